@@ -1,0 +1,1 @@
+"""Measures on segmentations, with nulls, ceilings and intervals."""

@@ -1,0 +1,1 @@
+"""Types and their exact arithmetic: no torch, no files, no pictures."""

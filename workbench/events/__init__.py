@@ -1,0 +1,1 @@
+"""Event segmentation: proposals and refinements."""

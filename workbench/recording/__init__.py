@@ -1,0 +1,1 @@
+"""Recording: a model with instruments attached reads a story."""

@@ -1,0 +1,1 @@
+"""Stories: readers, alignment, consensus, the library of named stories."""
