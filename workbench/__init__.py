@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from workbench.comparison import Comparison, load_comparison
-    from workbench.compare import compare
+    from workbench.comparison.result import Comparison, load_comparison
+    from workbench.comparison.compare import compare
     from workbench.core.boundaries import Boundaries
     from workbench.core.errors import WorkbenchError
     from workbench.core.keygraph import KeyGraph
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 _HOME = {
     "Annotation": "workbench.core.story",
     "Boundaries": "workbench.core.boundaries",
-    "Comparison": "workbench.comparison",
+    "Comparison": "workbench.comparison.result",
     "KeyGraph": "workbench.core.keygraph",
     "LanguageModel": "workbench.models",
     "Story": "workbench.core.story",
     "Trace": "workbench.core.trace",
     "WorkbenchError": "workbench.core.errors",
-    "compare": "workbench.compare",
+    "compare": "workbench.comparison.compare",
     "list_stories": "workbench.stories.library",
-    "load_comparison": "workbench.comparison",
+    "load_comparison": "workbench.comparison.result",
     "load_model": "workbench.models",
     "load_story": "workbench.stories.library",
     "load_trace": "workbench.recording.storage",

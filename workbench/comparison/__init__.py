@@ -1,0 +1,1 @@
+"""Stories × models × methods: the comparison, its table, figures and files."""
