@@ -1,6 +1,6 @@
 """python -m workbench."""
 
-from workbench.cli import app
+from workbench.cli import main
 
 if __name__ == "__main__":
-    app()
+    main()

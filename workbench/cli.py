@@ -1,0 +1,240 @@
+"""The `workbench` command: the same calls as the Python interface, from a shell.
+
+Results go to standard output; progress, notes and errors to standard error. Bad input ends with
+a non-zero status and one line.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+
+from workbench.core.errors import InputError, WorkbenchError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="workbench",
+    help="Cut stories into events with a language model, and compare the cuts with people.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print a list of rows as JSON, nothing else.")]
+ModelName = Annotated[
+    str, typer.Option(help="Model: the embedded default, a hub id, a folder, or a .gguf file.")
+]
+Gamma = Annotated[float, typer.Option(help="Threshold of surprise, in standard deviations.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+
+
+@app.command(
+    epilog="Example: workbench compare --stories pieman --methods S,SM,F,H --null lengths,uniform "
+    "--out results/pieman"
+)
+def compare(
+    stories: Annotated[
+        str | None,
+        typer.Option(help="Names or files, separated by commas; default: the bundled stories."),
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Codes, separated by commas; default: S,SM,SC,F,FM,FC,R (and H)."),
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="Model or models, separated by commas.")
+    ] = "smollm2-135m",
+    gamma: Gamma = 1.0,
+    match: Annotated[
+        str,
+        typer.Option(help="Count of boundaries: people, method (the paper's) or none."),
+    ] = "people",
+    null: Annotated[
+        str,
+        typer.Option(help="Random baseline(s): lengths, uniform, min_gap, shift."),
+    ] = "lengths",
+    draws: Annotated[int, typer.Option(help="Random segmentations per null.")] = 1000,
+    bootstrap: Annotated[int, typer.Option(help="Resamples behind each interval.")] = 500,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for table, figures and settings.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace an earlier comparison there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compare segmentation methods with people (or with the author of a bundled story)."""
+    from workbench.comparison.compare import compare as run
+    from workbench.comparison.report import report
+    from workbench.comparison.result import check_target
+
+    if out is not None:
+        check_target(out, overwrite)
+    result = run(
+        stories=_split(stories),
+        methods=_split(methods),
+        model=_split(model) or [],
+        gamma=gamma,
+        match=None if match == "none" else match,
+        null=_split(null) or [],
+        draws=draws,
+        bootstrap=bootstrap,
+        seed=seed,
+        progress=True,
+    )
+    if out is not None:
+        result.save(out, overwrite=overwrite)
+        typer.echo(f"written to {out}", err=True)
+    if as_json:
+        _print_rows(result.table)
+    else:
+        typer.echo(report(result))
+
+
+@app.command(epilog="Example: workbench record pieman --out pieman.zarr")
+def record(
+    story: Annotated[str, typer.Argument(help="Name of a story, or a text or word table.")],
+    out: Annotated[Path, typer.Option(help="Folder (zarr) to write.")],
+    model: ModelName = "smollm2-135m",
+    keys: Annotated[bool, typer.Option(help="Record the keys of every layer and head.")] = True,
+    overwrite: Annotated[bool, typer.Option(help="Replace an earlier recording.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Let a model read a story and record surprisal and keys."""
+    from workbench.recording.record import record as run
+
+    trace = run(story, model, keys=keys, progress=True)
+    trace.save(out, overwrite=overwrite)
+    typer.echo(f"written to {out}", err=True)
+    if as_json:
+        _print_rows(trace.words())
+    else:
+        import numpy as np
+
+        typer.echo(repr(trace))
+        typer.echo(f"mean surprisal {np.nanmean(trace.surprisal):.3f} nats per token")
+        typer.echo(trace.settings["provenance"])
+
+
+@app.command(epilog="Example: workbench segment pieman --method SM --gamma 1.5")
+def segment(
+    source: Annotated[str, typer.Argument(help="A recording (.zarr), a story's name, or a file.")],
+    method: Annotated[str, typer.Option(help="Method code, e.g. S, SM, F, F:64, R, H.")] = "S",
+    model: ModelName = "smollm2-135m",
+    gamma: Gamma = 1.0,
+    boundaries: Annotated[
+        int | None, typer.Option(help="Keep the strongest so many boundaries.")
+    ] = None,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Cut a story into events and print one row per event."""
+    from workbench.comparison.report import events_table
+    from workbench.events.methods import parse_method
+    from workbench.events.methods import segment as run
+    from workbench.recording.cache import cached_record
+    from workbench.recording.storage import load_trace
+
+    parse_method(method)  # a wrong code is told before a model is loaded
+    path = Path(source)
+    trace = load_trace(path) if path.suffix == ".zarr" else cached_record(source, model, progress=True)
+    events = run(trace, method, gamma=gamma, n_boundaries=boundaries, seed=seed)
+    table = events_table(trace, events)
+    if as_json:
+        _print_rows(table)
+    else:
+        typer.echo(table.to_string(index=False, float_format="%.2f"))
+        typer.echo(f"\n{events!r}\n{trace.settings['provenance']}")
+
+
+@app.command(epilog="Example: workbench stories --json")
+def stories(as_json: Json = False) -> None:
+    """List the stories that can be loaded by name, with source and licence."""
+    from workbench.stories.library import list_stories
+
+    _print_listing(list_stories(), as_json)
+
+
+@app.command(epilog="Example: workbench models")
+def models(as_json: Json = False) -> None:
+    """List the models known by name, and what else can be loaded."""
+    from workbench.models import list_models
+
+    _print_listing(list_models(), as_json)
+
+
+@app.command(epilog="Example: workbench methods")
+def methods(as_json: Json = False) -> None:
+    """List the segmentation methods and the papers they come from."""
+    from workbench.events.methods import methods_table
+
+    _print_listing(methods_table(), as_json)
+
+
+def _split(value: str | None) -> list[str] | None:
+    if value is None:
+        return None
+    parts = [part.strip() for part in value.split(",") if part.strip()]
+    if not parts:
+        raise InputError("an empty list was given; separate names by commas.")
+    return parts
+
+
+def _print_rows(table: pd.DataFrame) -> None:
+    typer.echo(table.to_json(orient="records", force_ascii=False, double_precision=15))
+
+
+def _print_listing(table: pd.DataFrame, as_json: bool) -> None:
+    if as_json:
+        _print_rows(table)
+        return
+    for row in table.to_dict("records"):
+        head, *rest = row.items()
+        typer.echo(str(head[1]))
+        for name, value in rest:
+            if str(value) not in ("", "nan", "None"):
+                typer.echo(f"  {str(name).replace('_', ' ')}: {value}")
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command; errors raised on purpose become one line and status 2."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        print(f"note: {_one_line(message)}", file=sys.stderr)
+
+    warnings.showwarning = show
+    try:
+        status = app(args=arguments, prog_name="workbench", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        sys.exit(2)
+    except click.ClickException as error:
+        print(f"error: {_one_line(error.format_message())}", file=sys.stderr)
+        sys.exit(error.exit_code or 2)
+    except WorkbenchError as error:
+        print(f"error: {_one_line(error)}", file=sys.stderr)
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+if __name__ == "__main__":
+    main()
