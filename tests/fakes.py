@@ -1,7 +1,7 @@
 """Stories and traces made from arrays, for tests that must not load a model.
 
 trace = fake_trace(surprisal)                      # one token per word, no keys
-trace = fake_trace(surprisal, keys)                # keys (n, d), (heads, n, d), (layers, heads, n, d)
+trace = fake_trace(surprisal, keys)                # keys (n, d), (heads, n, d) or 4-D
 story = fake_story(["It", "rained."], people=[0.4], seconds_per_word=0.5)
 trace = fake_trace(surprisal, keys, token_word=[0, 0, 1], story=story)
 """
