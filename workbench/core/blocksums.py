@@ -25,6 +25,8 @@ __all__ = [
     "intra_inter_terms",
     "modularity_terms",
     "prefix_sums",
+    "total_weight",
+    "without_noise",
 ]
 
 MODULARITY = ("newman", "em-llm")
