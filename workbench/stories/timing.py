@@ -13,7 +13,7 @@ from workbench.core.errors import InputError, MissingDataError
 from workbench.core.story import Annotation, Kind, Story
 from workbench.stories.consensus import likely_times, press_density, story_consensus
 
-__all__ = ["RULES", "annotated_boundaries", "gap_times", "times_to_words"]
+__all__ = ["RULES", "annotated_boundaries", "gap_times", "times_to_words", "words_of_times"]
 
 RULES = ("next", "previous", "nearest", "sentence")
 
@@ -66,12 +66,12 @@ def times_to_words(
     ------
     InputError : unknown rule, NaN or decreasing onsets, no sentence starts for "sentence".
     """
-    words = _to_words(times, onsets, offsets, rule, sentence_starts)
+    words = words_of_times(times, onsets, offsets, rule, sentence_starts)
     n = np.asarray(onsets).shape[0]
     return np.unique(words[(words > 0) & (words < n)])
 
 
-def _to_words(
+def words_of_times(
     times: ArrayLike,
     onsets: ArrayLike,
     offsets: ArrayLike,
@@ -222,7 +222,7 @@ def _people(
         step = float(options.get("step", 0.001))
         _, density = press_density(story, **{"step": step, **density_options})
         times = likely_times(density, step, len(density))
-    words = _to_words(times, *places)
+    words = words_of_times(times, *places)
     inside = (words > 0) & (words < story.n_words)
     if k is not None:
         _, first = np.unique(words[inside], return_index=True)
