@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.core.boundaries import Boundaries
 from workbench.core.errors import InputError
 from workbench.core.trace import Trace
-from workbench.events.proposals import PROPOSALS, Options
+from workbench.events.proposals import PROPOSALS, Options, Proposal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,8 +154,10 @@ def methods_table() -> pd.DataFrame:
     """
     import pandas as pd
 
-    rows = [("proposal", row) for row in PROPOSALS.values()]
-    rows += [("refinement", row) for row in REFINEMENTS.values() if row.code]  # type: ignore[misc]
+    rows: list[tuple[str, Proposal | Refinement]] = [
+        *(("proposal", row) for row in PROPOSALS.values()),
+        *(("refinement", row) for row in REFINEMENTS.values() if row.code),
+    ]
     fields = ("code", "name", "description", "source")
     return pd.DataFrame(
         [{"part": part, **{name: getattr(row, name) for name in fields}} for part, row in rows]
@@ -195,7 +197,9 @@ def segment(
     Proposal, then size limits (or the n_boundaries strongest), then refinement. Matching acts on
     the proposal, and refinement moves boundaries without adding or removing any: a refined
     method has exactly the number of boundaries of its proposal, so that S and SM differ in
-    placement only. Refinement comes after `max_size`, and may leave a longer event.
+    placement only. (Rule "reference" drops boundaries closer than `min_size` to the one before,
+    which S never proposes.) Refinement comes after `max_size`, and may leave a longer
+    event.
 
     Parameters
     ----------
@@ -263,6 +267,8 @@ def segment(
     from workbench.events.refinement import refine
 
     graph, made_of = _graph(trace, layers, heads, graph)
+    # The released code refines chunk by chunk where it thresholds chunk by chunk.
+    in_chunks = rule == "reference" and window == "chunk"
     refined = refine(
         graph,
         proposed,
@@ -272,26 +278,10 @@ def segment(
         min_size=min_size,
         window=refine_window,
         variant=variant,
+        chunk=chunk if in_chunks else None,
     )
-    settings |= {
-        "objective": objective,
-        "rule": rule,
-        "scope": scope,
-        "variant": variant,
-        "min_size": min_size,
-        "refine_window": refine_window,
-        "graph": made_of,
-    }
-    # Refinement keeps the order of boundaries, so each keeps the strength it was proposed with.
-    strength = proposed.strength if refined.n_events == proposed.n_events else None
-    return Boundaries(
-        refined.starts,
-        trace.n_tokens,
-        strength=strength,
-        open=proposed.open,
-        method=parsed.code,
-        settings=settings,
-    )
+    settings |= {"refinement": refined.settings["refinement"], "graph": made_of}
+    return refined.with_(method=parsed.code, settings=settings)
 
 
 def _graph(
@@ -308,16 +298,16 @@ def _graph(
                 "same trace (trace.key_graph())."
             )
         return graph.summed(), {"given": True}
-    if layers is None:
-        chosen = trace.last_third().tolist() if "key" in trace.dataset else []
-    else:
-        chosen = [int(layers)] if isinstance(layers, int) else [int(layer) for layer in layers]
-    if heads is None:
-        columns = trace.kv_heads.tolist()
-    else:
-        columns = [int(heads)] if isinstance(heads, int) else [int(head) for head in heads]
+    if layers is None and "key" in trace.dataset:
+        layers = trace.last_third().tolist()
+    chosen = _numbers(trace.layers.tolist() if layers is None else layers)
+    columns = _numbers(trace.kv_heads.tolist() if heads is None else heads)
     built = trace.key_graph(chosen, columns).summed()
     return built, {"layers": chosen, "heads": columns}
+
+
+def _numbers(choice: int | Iterable[int]) -> list[int]:
+    return [int(number) for number in (choice if isinstance(choice, Iterable) else [choice])]
 
 
 def _listed() -> str:

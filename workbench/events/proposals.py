@@ -164,19 +164,19 @@ def surprise_boundaries(
 
 
 def even_starts(n: int, k: int) -> NDArray[np.int64]:
-    """k inner starts at i·n / (k + 1), rounded to the nearest whole number (halves up).
+    """Inner starts at i·n / (k + 1) for i = 1 ... k, rounded (halves up), shape (k,).
 
     Raises
     ------
     InputError : k events more than there are positions.
     """
-    _check_count(k, n, allow_none=True)
+    _check_count(k, n, zero=True)
     rows = np.arange(1, k + 1, dtype=np.int64)
     return (2 * rows * n + k + 1) // (2 * (k + 1))
 
 
 def random_starts(n: int, k: int, rng: np.random.Generator, gap: int = 1) -> NDArray[np.int64]:
-    """k inner starts, all choices with events of at least `gap` positions equally likely.
+    """Draw k inner starts, every cut with events of at least `gap` positions equally likely.
 
     With gap 1: k of the n − 1 inner positions, drawn without replacement.
 
@@ -184,7 +184,7 @@ def random_starts(n: int, k: int, rng: np.random.Generator, gap: int = 1) -> NDA
     ------
     InputError : k + 1 events of `gap` positions do not fit into n.
     """
-    _check_count(k, n, allow_none=True)
+    _check_count(k, n, zero=True)
     if gap < 1:
         raise InputError(f"gap={gap} must be at least 1.")
     slack = n - (k + 1) * gap
@@ -241,8 +241,8 @@ def _random(trace: Trace, options: Options) -> Boundaries:
 
 def _people(trace: Trace, options: Options) -> Boundaries:
     story, k = trace.story, options.n_boundaries
-    annotation = story.annotation("people", options.source)
-    if annotation.words is None:
+    first = story.annotation("people")  # without people: an error that says what there is
+    if first.words is None:
         story.require_times("method H (people's boundaries)")
     chosen: dict[str, Any] = {
         "kind": "people",
@@ -261,10 +261,11 @@ def _people(trace: Trace, options: Options) -> Boundaries:
             )
         words = story.boundaries(**chosen, n_boundaries=k)
     tokens = trace.to_tokens(words)
-    settings = {
-        **words.settings,
+    settings: dict[str, Any] = {
+        "source": options.source,
         "time_rule": options.time_rule,
-        "source": options.source or annotation.source,
+        **options.consensus,
+        **words.settings,
     }
     if k is not None:
         settings |= _matched(k, Cut(tokens.inner, np.zeros(0)))
@@ -279,7 +280,7 @@ PROPOSALS: dict[str, Proposal] = {
             "random",
             "Boundaries drawn uniformly without replacement, as many as n_boundaries or, "
             "without it, as S finds; gap= sets a smallest event.",
-            "Fountas et al. 2025 (EM-LLM), section 4.2: the baseline of Table 2",
+            "Fountas et al. 2025 (EM-LLM), section 4.3: the baseline of Table 2",
             _random,
         ),
         Proposal(
@@ -287,7 +288,7 @@ PROPOSALS: dict[str, Proposal] = {
             "fixed length",
             "Events of equal length, as many as n_boundaries or, without it, as S finds; F:64 "
             "makes them 64 tokens long whatever n_boundaries is.",
-            "Fountas et al. 2025 (EM-LLM), section 4.2; Xiao et al. 2024 (InfLLM), blocks",
+            "Fountas et al. 2025 (EM-LLM), section 4.3; Xiao et al. 2024 (InfLLM)",
             _fixed,
             takes_argument=True,
         ),
@@ -317,6 +318,7 @@ PROPOSALS: dict[str, Proposal] = {
 def _count(trace: Trace, options: Options) -> tuple[int, str]:
     """How many boundaries F and R get, and why."""
     if options.n_boundaries is not None:
+        _check_count(options.n_boundaries, trace.n_tokens)
         return options.n_boundaries, "n_boundaries"
     return _surprise(trace, options).n_events - 1, "as S"
 
@@ -329,8 +331,8 @@ def _matched(k: int, cut: Cut) -> dict[str, Any]:
     return settings
 
 
-def _check_count(k: int, n: int, *, allow_none: bool = False) -> None:
-    if k < (0 if allow_none else 1):
+def _check_count(k: int, n: int, *, zero: bool = False) -> None:
+    if k < (0 if zero else 1):
         raise InputError(f"n_boundaries={k} must be at least 1.")
     if k > n - 1:
         raise InputError(

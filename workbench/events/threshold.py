@@ -36,32 +36,29 @@ class Flags(NamedTuple):
     strength: NDArray[np.float64]
 
 
-class _Moments(NamedTuple):
-    """Number, mean and summed squared deviations of some values (Welford 1962)."""
-
-    count: int
-    mean: float
-    squares: float
-
-    def with_value(self, value: float) -> _Moments:
-        count = self.count + 1
-        delta = value - self.mean
-        mean = self.mean + delta / count
-        return _Moments(count, mean, self.squares + delta * (value - mean))
-
-    def joined(self, other: _Moments) -> _Moments:
-        # Chan, Golub & LeVeque (1983): nothing is ever subtracted from a sum, so that a window
-        # that has become constant has exactly sd 0, whatever it held before.
-        if not self.count or not other.count:
-            return self if self.count else other
-        count = self.count + other.count
-        delta = other.mean - self.mean
-        mean = self.mean + delta * other.count / count
-        squares = self.squares + other.squares + delta * delta * self.count * other.count / count
-        return _Moments(count, mean, squares)
+# Number, mean and summed squared deviations of some values.
+_Moments = tuple[int, float, float]
+_NOTHING: _Moments = (0, 0.0, 0.0)
 
 
-_NOTHING = _Moments(0, 0.0, 0.0)
+def _with_value(moments: _Moments, value: float) -> _Moments:
+    # Welford (1962).
+    count, mean, squares = moments
+    count += 1
+    delta = value - mean
+    mean += delta / count
+    return count, mean, squares + delta * (value - mean)
+
+
+def _joined(one: _Moments, other: _Moments) -> _Moments:
+    # Chan, Golub & LeVeque (1983). Nothing is ever subtracted from a sum, so that a window that
+    # has become constant has exactly sd 0, whatever it held before.
+    if not one[0] or not other[0]:
+        return one if one[0] else other
+    count = one[0] + other[0]
+    delta = other[1] - one[1]
+    part = delta * other[0] / count
+    return count, one[1] + part, one[2] + other[2] + delta * part * one[0]
 
 
 @dataclass
@@ -116,26 +113,24 @@ class MovingThreshold:
         if math.isinf(value):
             raise InputError("a value is infinite; the model gave some token probability 0.")
         flag, strength = False, math.nan
-        moments = self._moments()
-        if moments.count >= self.min_values:
-            sd = math.sqrt(moments.squares / (moments.count - 1))
-            flag = value > moments.mean + self.gamma * sd
-            strength = _standardised(value - moments.mean, sd)
+        past = self._newest
+        if self._suffixes:
+            past = _joined(self._suffixes[len(self._block)], past)
+        count, mean, squares = past
+        if count >= self.min_values:
+            sd = math.sqrt(squares / (count - 1))
+            flag = value > mean + self.gamma * sd
+            strength = _standardised(value - mean, sd)
         self._push(value)
         return flag, strength
 
-    def _moments(self) -> _Moments:
-        if not self._suffixes:
-            return self._newest
-        return self._suffixes[len(self._block)].joined(self._newest)
-
     def _push(self, value: float) -> None:
         self._block.append(value)
-        self._newest = self._newest.with_value(value)
+        self._newest = _with_value(self._newest, value)
         if len(self._block) == self.window:
             suffix, suffixes = _NOTHING, []
             for old in reversed(self._block):
-                suffix = suffix.with_value(old)
+                suffix = _with_value(suffix, old)
                 suffixes.append(suffix)
             self._suffixes = suffixes[::-1]
             self._block, self._newest = [], _NOTHING
@@ -193,7 +188,7 @@ def threshold_flags(
             raise InputError(f"window={window!r} is not known. Give a number of values or 'chunk'.")
         check_option("first_chunk", first_chunk, ["init", "whole"])
         flags[scored], strength[scored] = _by_chunk(
-            series[scored], gamma, chunk, n_local, chunk if first_chunk == "whole" else n_init
+            series[scored], gamma, chunk, n_local, n_init, first_chunk == "whole"
         )
         return Flags(flags, strength)
     moving = MovingThreshold(gamma, int(window), min_values)
@@ -203,17 +198,19 @@ def threshold_flags(
 
 
 def _by_chunk(
-    series: NDArray[np.float64], gamma: float, chunk: int, n_local: int, n_first: int
+    series: NDArray[np.float64], gamma: float, chunk: int, n_local: int, n_init: int, whole: bool
 ) -> Flags:
     if not 1 <= chunk <= n_local:
         raise InputError(f"chunk={chunk} must lie between 1 and n_local={n_local}.")
-    if n_first < 2:
-        raise InputError(f"n_init={n_first}: an sd needs at least 2 values.")
+    if n_init < 2:
+        raise InputError(f"n_init={n_init}: an sd needs at least 2 values.")
     flags = np.zeros(len(series), dtype=bool)
     strength = np.full(len(series), np.nan)
     for begin in range(0, len(series), chunk):
         end = min(begin + chunk, len(series))
-        past = series[max(end - n_local, 0) : max(begin, n_first)]
+        # Where nothing, or less than n_init values, was read before, the chunk is its own past.
+        stop = end if whole and begin == 0 else min(max(begin, n_init), end)
+        past = series[max(end - n_local, 0) : stop]
         if len(past) < 2:
             continue
         # Centred on a value of the window, so that a constant window has exactly sd 0.
