@@ -261,12 +261,8 @@ def _people(trace: Trace, options: Options) -> Boundaries:
             )
         words = story.boundaries(**chosen, n_boundaries=k)
     tokens = trace.to_tokens(words)
-    settings: dict[str, Any] = {
-        "source": options.source,
-        "time_rule": options.time_rule,
-        **options.consensus,
-        **words.settings,
-    }
+    settings: dict[str, Any] = {**words.settings, "time_rule": options.time_rule}
+    settings.pop("rule", None)  # the same under the name that `segment` gives it
     if k is not None:
         settings |= _matched(k, Cut(tokens.inner, np.zeros(0)))
     return tokens.with_(settings=settings)
