@@ -274,7 +274,7 @@ def test_random_is_seeded():
 
 
 @pytest.mark.parametrize("code", ["S", "F", "R"])
-@pytest.mark.parametrize("count", [0, -1, 100])
+@pytest.mark.parametrize("count", [0, -1, 2.5, 100])
 def test_impossible_counts_are_refused(code, count):
     with pytest.raises(InputError, match=f"n_boundaries={count} "):
         segment(fake_trace(noise(100)), code, n_boundaries=count)

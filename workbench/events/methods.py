@@ -240,7 +240,7 @@ def segment(
     parsed = parse_method(method)
     options = Options(
         argument=parsed.argument,
-        n_boundaries=None if n_boundaries is None else int(n_boundaries),
+        n_boundaries=n_boundaries,
         gamma=float(gamma),
         window=window,
         min_values=min_values,

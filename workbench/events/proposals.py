@@ -328,8 +328,8 @@ def _matched(k: int, cut: Cut) -> dict[str, Any]:
 
 
 def _check_count(k: int, n: int, *, zero: bool = False) -> None:
-    if k < (0 if zero else 1):
-        raise InputError(f"n_boundaries={k} must be at least 1.")
+    if k < (0 if zero else 1) or k != int(k):
+        raise InputError(f"n_boundaries={k} must be a whole number of at least 1.")
     if k > n - 1:
         raise InputError(
             f"n_boundaries={k} is more than the {n - 1} places where {n} tokens can be cut."
