@@ -129,37 +129,41 @@ def likely_times(density: ArrayLike, step: float, k: int, *, gap: float = 1.0) -
     """The k most likely times: the strongest local maxima, at least `gap` seconds apart.
 
     EM-LLM section 4.2 compares as many human positions as a model found events, the likeliest
-    ones of the smoothed distribution.
+    ones of the smoothed distribution. When there are no more maxima (people have far fewer events
+    than a model can find), the times of highest density that keep the gap follow; so the times for
+    k are always the first of those for k + 1.
 
     Parameters
     ----------
     density : shape (bins,).
     step : width of a bin in seconds.
     k : how many are wanted.
-    gap : seconds; of two maxima closer than this only the stronger counts. One press is stored
-        as about one second, so closer maxima are not two boundaries.
+    gap : seconds; a time closer than this to one already chosen does not count. One press is
+        stored as about one second, so closer maxima are not two boundaries.
 
     Returns
     -------
-    Times in seconds, the most likely first; fewer than k where there are no more maxima.
+    Times in seconds, the most likely first; fewer than k where no bin with a positive density is
+    left that keeps the gap.
     """
     values = np.asarray(density, dtype=np.float64)
     if k < 0:
         raise InputError(f"k={k}: the number of times cannot be negative.")
-    # A maximum in the first or last bin is one as well; a plateau counts once, at its middle.
-    places, _ = find_peaks(np.concatenate([[-np.inf], values, [-np.inf]]))
-    places = places - 1
-    places = places[values[places] > 0]
-    order = places[np.argsort(-values[places], kind="stable")]
-    taken = np.zeros(len(values), dtype=bool)
     near = max(0, int(np.ceil(gap / step - 1e-9)) - 1)
+    # A maximum in the first or last bin is one as well; a plateau counts once, at its middle.
+    places = find_peaks(np.concatenate([[-np.inf], values, [-np.inf]]))[0] - 1
+    maxima = np.zeros_like(values)
+    maxima[places] = values[places]
+    left = values.copy()
     chosen: list[int] = []
-    for place in order.tolist():
-        if len(chosen) == k:
-            break
-        if not taken[max(0, place - near) : place + near + 1].any():
-            taken[place] = True
+    for candidates in (maxima, left):
+        while len(chosen) < k:
+            place = int(np.argmax(candidates)) if len(candidates) else 0
+            if not len(candidates) or candidates[place] <= 0:
+                break
             chosen.append(place)
+            for series in (maxima, left):
+                series[max(0, place - near) : place + near + 1] = 0.0
     return np.array(chosen, dtype=np.float64) * step
 
 

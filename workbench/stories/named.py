@@ -147,7 +147,8 @@ def _monkey(entry: NamedStory) -> Story:
     text = " ".join(table["word"])
     words, notes = timed_words(text, table, where=words_file)
     which = "filtered" if entry.name.endswith(":filtered") else "filtered_p90"
-    return entry.story(text, words, (_published("monkey", which, None),), notes)
+    printed = "The words are printed nearly without punctuation, so the text has no sentences."
+    return entry.story(text, words, (_published("monkey", which, None),), (*notes, printed))
 
 
 def _tunnel(entry: NamedStory) -> Story:

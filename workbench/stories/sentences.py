@@ -10,7 +10,11 @@ from numpy.typing import NDArray
 
 from workbench.core.story import Story
 
-__all__ = ["sentence_starts", "sentence_starts_of_text", "splitter"]
+__all__ = ["lack_of_sentences", "sentence_starts", "sentence_starts_of_text", "splitter"]
+
+
+LONGEST_MEAN = 100
+"""Words per sentence above which a text is taken to have no punctuation to split it by."""
 
 
 def splitter() -> str:
@@ -19,8 +23,28 @@ def splitter() -> str:
 
 
 def sentence_starts(story: Story) -> NDArray[np.int64]:
-    """Word numbers at which a sentence starts, shape (n_sentences,), first 0."""
+    """Word numbers at which a sentence starts, shape (n_sentences,), first 0.
+
+    A text printed without punctuation gives one sentence, or next to none: see `lack_of_sentences`.
+    """
     return sentence_starts_of_text(story.text)
+
+
+def lack_of_sentences(story: Story) -> str:
+    """Why the story's sentence gaps mean nothing, in a sentence; "" when they do mean something.
+
+    A text of more than 100 words per sentence is printed without the punctuation that divides
+    sentences (the public words of "monkey": 2 sentences in 5,136 words), so that nearly every
+    boundary would go to the same gap.
+    """
+    found = len(sentence_starts(story))
+    if story.n_words <= LONGEST_MEAN * found:
+        return ""
+    return (
+        f"the {story.n_words} words of {story.name!r} are printed nearly without punctuation "
+        f"({splitter()} finds {found} sentence{'s' if found > 1 else ''}), so there are no sentence "
+        "gaps to go by; load it with a punctuated text=, or use rules and measures on words."
+    )
 
 
 def sentence_starts_of_text(text: str) -> NDArray[np.int64]:

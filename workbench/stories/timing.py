@@ -12,6 +12,7 @@ from workbench.core.checks import check_option
 from workbench.core.errors import InputError, MissingDataError
 from workbench.core.story import Annotation, Kind, Story
 from workbench.stories.consensus import likely_times, press_density, story_consensus
+from workbench.stories.sentences import lack_of_sentences, sentence_starts
 
 __all__ = ["RULES", "annotated_boundaries", "gap_times", "times_to_words", "words_of_times"]
 
@@ -192,7 +193,12 @@ def _times_of(story: Story, rule: str) -> tuple[Floats, Floats, str, Ints | None
     story.require_times("placing boundaries in time on words")
     onsets = story.words["onset"].to_numpy(dtype=np.float64)
     offsets = story.words["offset"].to_numpy(dtype=np.float64)
-    return onsets, offsets, rule, story.sentence_starts() if rule == "sentence" else None
+    if rule != "sentence":
+        return onsets, offsets, rule, None
+    lack = lack_of_sentences(story)
+    if lack:
+        raise MissingDataError(f"rule='sentence' cannot be used: {lack}")
+    return onsets, offsets, rule, sentence_starts(story)
 
 
 def _people(
