@@ -7,8 +7,11 @@ Two measures, both distances (smaller is closer), both on a named reference:
   of gaps on which the method and people disagree.
 
 Neither says anything without its nulls, the matched fixed segmentation and the ceiling
-(`workbench.analysis.ceiling`). The functions on arrays come first; `reference` and `distances`
-apply them to a `Story` and to `Boundaries`.
+(`workbench.analysis.ceiling`). Everything here takes and gives arrays;
+`workbench.analysis.reference` applies it to a `Story` and to `Boundaries`.
+
+People's times go to the sentence gap nearest in time (`timing.times_to_words`, rule "sentence"),
+a model's or an author's word to the gap nearest in words.
 """
 
 from __future__ import annotations
@@ -23,12 +26,10 @@ from workbench.core.errors import InputError
 __all__ = [
     "ABSENT",
     "EVEN_SPACING",
-    "gap_times",
     "hamming",
     "hamming_many",
     "nearest_gaps",
     "shuffle_p",
-    "times_to_gaps",
     "token_draws_to_words",
     "wasserstein",
     "wasserstein_many",
@@ -37,50 +38,6 @@ __all__ = [
 
 
 # --- the gaps between sentences ------------------------------------------------------------
-
-
-def gap_times(
-    sentence_starts: ArrayLike, onsets: ArrayLike, offsets: ArrayLike
-) -> NDArray[np.float64]:
-    """Time of each gap between two sentences, in seconds, shape (n_sentences - 1,).
-
-    The middle between the offset of the last word before the gap and the onset of the first
-    word after it (Michelmann et al. 2023).
-
-    Parameters
-    ----------
-    sentence_starts : word number of each sentence's first word, increasing, first 0.
-    onsets, offsets : times of every word in seconds, shape (n_words,).
-    """
-    first = _sentence_starts(sentence_starts)[1:]
-    before = np.asarray(offsets, dtype=np.float64)[first - 1]
-    after = np.asarray(onsets, dtype=np.float64)[first]
-    return np.asarray((before + after) / 2.0)
-
-
-def times_to_gaps(times: ArrayLike, gaps: ArrayLike) -> NDArray[np.bool_]:
-    """Mark the sentence gap nearest in time to each boundary time.
-
-    Parameters
-    ----------
-    times : boundary times in seconds, shape (k,).
-    gaps : `gap_times`, shape (n_sentences - 1,).
-
-    Returns
-    -------
-    One entry per gap, shape (n_sentences - 1,). Two times nearest to one gap mark it once, so
-    there may be fewer marks than times; a tie goes to the earlier gap.
-    """
-    moments = np.asarray(times, dtype=np.float64).ravel()
-    places = np.asarray(gaps, dtype=np.float64).ravel()
-    if not np.isfinite(moments).all():
-        raise InputError("boundary times must be finite; leave out those that are not known.")
-    if not np.isfinite(places).all():
-        raise InputError("gap times must be finite: every word at a gap needs a time.")
-    marks = np.zeros(len(places), dtype=bool)
-    if len(places) and len(moments):
-        marks[np.abs(moments[:, None] - places).argmin(axis=1)] = True
-    return marks
 
 
 def nearest_gaps(n_words: int, sentence_starts: ArrayLike) -> NDArray[np.int64]:
