@@ -375,7 +375,7 @@ def test_reference_refinement_runs_by_chunks_like_its_threshold():
 def test_settings_are_plain():
     trace = keyed_trace()
     for code in ("S", "SM", "F", "FC", "F:64", "R"):
-        for k in (None, 5):
+        for k in (None, np.int64(5)):
             found = segment(trace, code, n_boundaries=k, seed=1)
             assert json.loads(json.dumps(found.settings)) == found.settings
 

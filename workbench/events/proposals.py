@@ -235,7 +235,7 @@ def _random(trace: Trace, options: Options) -> Boundaries:
     count, rule = _count(trace, options)
     rng = np.random.default_rng(options.seed)
     starts = random_starts(trace.n_tokens, count, rng, options.gap)
-    settings = {"n_boundaries": count, "count": rule, "gap": options.gap, "seed": options.seed}
+    settings = {"n_boundaries": count, "count": rule, "gap": options.gap, "seed": int(options.seed)}
     return Boundaries(starts, trace.n_tokens, settings=settings)
 
 
@@ -315,13 +315,13 @@ def _count(trace: Trace, options: Options) -> tuple[int, str]:
     """How many boundaries F and R get, and why."""
     if options.n_boundaries is not None:
         _check_count(options.n_boundaries, trace.n_tokens)
-        return options.n_boundaries, "n_boundaries"
+        return int(options.n_boundaries), "n_boundaries"
     return _surprise(trace, options).n_events - 1, "as S"
 
 
 def _matched(k: int, cut: Cut) -> dict[str, Any]:
     found = len(cut.starts)
-    settings: dict[str, Any] = {"n_boundaries": k, "n_found": found}
+    settings: dict[str, Any] = {"n_boundaries": int(k), "n_found": found}
     if found < k:
         settings["note"] = f"only {found} of the {k} boundaries asked for could be found"
     return settings
