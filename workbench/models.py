@@ -120,7 +120,31 @@ def load_model(
         raise InputError(_unknown(name))
     if revision is not None:
         options["revision"] = revision
-    return _load_hub(name, dtype, device, options)
+    return _load_hub(str(name), dtype, device, options)
+
+
+@dataclass(frozen=True)
+class Description:
+    """What is known of a model before it is loaded; the fields are `LanguageModel`'s."""
+
+    name: str
+    identity: str
+    provenance: str
+
+
+def describe(name: str | Path) -> Description | None:
+    """Name, identity and provenance of a model without loading it; None for a hub id.
+
+    Raises
+    ------
+    InputError, ModelError : as `load_model`, for a file or folder that is not a model.
+    """
+    place = Path(name).expanduser()
+    if str(name) == DEFAULT_MODEL:
+        return _describe_embedded()
+    if place.suffix.lower() == ".gguf":
+        return _describe_gguf(place)
+    return _describe_folder(place) if place.is_dir() else None
 
 
 def list_models() -> pd.DataFrame:
@@ -151,12 +175,42 @@ def _load_embedded(dtype: str, device: str | None) -> LanguageModel:
     folder = embedded.ensure()
     model, tokenizer = _from_pretrained(folder, dtype, device, {}, shown=DEFAULT_MODEL)
     embedded.check_tokenizer(tokenizer)
-    return LanguageModel(
-        DEFAULT_MODEL, model, tokenizer, embedded.IDENTITY, provenance=embedded.PROVENANCE
-    )
+    known = _describe_embedded()
+    return LanguageModel(known.name, model, tokenizer, known.identity, known.provenance)
 
 
 def _load_gguf(path: Path, dtype: str, device: str | None) -> LanguageModel:
+    known = _describe_gguf(path)
+    from workbench.recording.adapter import gguf_options
+
+    options = gguf_options(path.name)
+    model, tokenizer = _from_pretrained(path.parent, dtype, device, options, shown=str(path))
+    return LanguageModel(known.name, model, tokenizer, known.identity, known.provenance)
+
+
+def _load_folder(
+    folder: Path, dtype: str, device: str | None, options: dict[str, Any]
+) -> LanguageModel:
+    known = _describe_folder(folder)
+    model, tokenizer = _from_pretrained(folder, dtype, device, options, shown=str(folder))
+    return LanguageModel(known.name, model, tokenizer, known.identity, known.provenance)
+
+
+def _load_hub(name: str, dtype: str, device: str | None, options: dict[str, Any]) -> LanguageModel:
+    model, tokenizer = _from_pretrained(name, dtype, device, options, shown=name)
+    commit = getattr(model.config, "_commit_hash", None)
+    identity = f"hub:{name}@{commit}" if commit else ""
+    where = f" at revision {commit[:12]}" if commit else ""
+    return LanguageModel(name, model, tokenizer, identity, f"{name} from the hub{where}.")
+
+
+def _describe_embedded() -> Description:
+    from workbench import embedded
+
+    return Description(DEFAULT_MODEL, embedded.IDENTITY, embedded.PROVENANCE)
+
+
+def _describe_gguf(path: Path) -> Description:
     if not path.is_file():
         raise InputError(f"GGUF file {path} does not exist; check the path.")
     with path.open("rb") as file:
@@ -164,42 +218,18 @@ def _load_gguf(path: Path, dtype: str, device: str | None) -> LanguageModel:
             raise ModelError(f"{path} is not a GGUF file (it does not begin with 'GGUF').")
         file.seek(0)
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    from workbench.recording.adapter import gguf_options
-
-    options = gguf_options(path.name)
-    model, tokenizer = _from_pretrained(path.parent, dtype, device, options, shown=str(path))
-    return LanguageModel(
-        path.stem,
-        model,
-        tokenizer,
-        f"sha256:{digest}",
-        f"{path.name}, a GGUF file whose quantised weights were expanded to {dtype}.",
-    )
+    provenance = f"{path.name}, a GGUF file whose quantised weights were expanded."
+    return Description(path.stem, f"gguf-sha256:{digest}", provenance)
 
 
-def _load_folder(
-    folder: Path, dtype: str, device: str | None, options: dict[str, Any]
-) -> LanguageModel:
+def _describe_folder(folder: Path) -> Description:
     if not (folder / "config.json").is_file():
         raise InputError(
             f"folder {folder} has no config.json, so it is not a model in transformers' format; "
             "give the folder that `model.save_pretrained` wrote, or a .gguf file."
         )
-    model, tokenizer = _from_pretrained(folder, dtype, device, options, shown=str(folder))
-    identity = f"sha256:{_hash_of_folder(folder)}"
-    return LanguageModel(
-        folder.resolve().name, model, tokenizer, identity, f"{folder.name}, a local folder."
-    )
-
-
-def _load_hub(
-    name: str, dtype: str, device: str | None, options: dict[str, Any]
-) -> LanguageModel:
-    model, tokenizer = _from_pretrained(name, dtype, device, options, shown=name)
-    commit = getattr(model.config, "_commit_hash", None)
-    identity = f"hub:{name}@{commit}" if commit else ""
-    where = f" at revision {commit[:12]}" if commit else ""
-    return LanguageModel(name, model, tokenizer, identity, f"{name} from the hub{where}.")
+    name = folder.resolve().name
+    return Description(name, f"sha256:{_hash_of_folder(folder)}", f"{name}, a local folder.")
 
 
 def _from_pretrained(
@@ -215,7 +245,7 @@ def _from_pretrained(
         model_options["device_map"] = "auto"
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, **tokenizer_options)
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             source, dtype=getattr(torch, dtype), **model_options
         )
     except OSError as error:
@@ -240,11 +270,18 @@ def _from_pretrained(
 # --- small helpers -------------------------------------------------------------------------
 
 
+def default_device() -> str:
+    """The device a model goes to when none is named: CUDA where there is one, else the CPU."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def _device(device: str | None) -> str:
     import torch
 
     if device is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return default_device()
     if device == "auto":
         return device
     try:

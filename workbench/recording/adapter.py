@@ -8,6 +8,7 @@ their rotary tables, the language-model head with its scales and caps, and GGUF 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,8 +25,10 @@ __all__ = [
     "geometry",
     "gguf_options",
     "head_logits",
+    "hidden_states",
     "quiet",
     "registered_attention",
+    "rotary_tables",
     "rotate",
     "unrotate",
 ]
@@ -217,11 +220,16 @@ KEY_NORMS = ("k_norm", "k_layernorm", "key_layernorm")
 FUSED_PROJECTIONS = ("qkv_proj", "query_key_value", "c_attn", "Wqkv", "qkv")
 
 
-def rotary_tables(kwargs: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
-    """The (cos, sin) that an attention module is called with, None where it is given none."""
-    tables = kwargs.get("position_embeddings")
-    if isinstance(tables, tuple) and len(tables) == 2:
-        return tables
+def rotary_tables(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor, Tensor] | None:
+    """The (cos, sin) that an attention module is called with, None where it is given none.
+
+    It is each layer's own: Gemma 3 makes two pairs and hands every layer the one of its type.
+    """
+    for given in (kwargs.get("position_embeddings"), *args):
+        if isinstance(given, tuple) and len(given) == 2:
+            cos, sin = given
+            if isinstance(cos, Tensor) and isinstance(sin, Tensor) and cos.dim() == 3:
+                return cos, sin
     return None
 
 
@@ -250,7 +258,7 @@ def unrotate(module: nn.Module, keys: Tensor, tables: tuple[Tensor, Tensor]) -> 
     return rotate(module, keys, (cos / scale, -sin / scale))
 
 
-# --- reading, and the language-model head -------------------------------------------------------------------
+# --- reading, and the language-model head ----------------------------------------------------
 
 
 def hidden_states(model: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -263,6 +271,11 @@ def hidden_states(model: Any, ids: Tensor) -> tuple[Tensor, Tensor]:
     def keep(_: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         captured.append(output[0])
 
+    if "logits_to_keep" not in inspect.signature(model.forward).parameters:
+        raise ModelError(
+            f"{type(model).__name__} computes the logits of all positions at once "
+            "(it takes no logits_to_keep); use an architecture that ships with transformers."
+        )
     handle = model.get_decoder().register_forward_hook(keep)
     try:
         output = model(input_ids=ids[None], use_cache=False, logits_to_keep=1)

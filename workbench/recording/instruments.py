@@ -7,7 +7,7 @@ and keep what they need: keys (`KeyRecorder`), or statistics of attention reduce
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,7 +38,9 @@ class AttentionCall:
     softcap : scores are capped to c·tanh(score/c); None without a cap.
     keys_before : (batch, kv_heads, n_query, dim), the new keys before rotation; None in layers
         whose keys no observer asked for.
-    key_source : where `keys_before` comes from: "projection", "rotated back" or "as seen".
+    key_source : where `keys_before` comes from: "projection" (the output of the key projection,
+        or of the norm after it, which rotated gives `key`), or "rotated back" (the projection
+        is not known; rotation and its scaling undone).
     options : the model's other arguments (sliding window, sinks, ...).
     """
 
@@ -93,7 +95,8 @@ class KeyRecorder(Observer):
         """Store the new keys of a chosen layer."""
         if call.layer not in self._row:
             return
-        assert call.keys_before is not None and call.key_source is not None
+        assert call.keys_before is not None
+        assert call.key_source is not None
         if self._keys is None:
             dim = call.keys_before.shape[-1]
             self._keys = torch.empty(len(self.layers), len(self.heads), self.n, dim)
@@ -215,7 +218,7 @@ class _KeyTap:
 
     def attach(self, stack: ExitStack) -> None:
         def before(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self.tables = adapter.rotary_tables(kwargs)
+            self.tables = adapter.rotary_tables(args, kwargs)
             self.outputs, self.fused = [], None
 
         def output(_: nn.Module, args: tuple[Any, ...], result: Tensor) -> None:
@@ -245,35 +248,68 @@ class _KeyTap:
         `seen` (batch, kv_heads, n_key, dim) may begin with keys from a cache.
         """
         seen = seen[:, :, seen.shape[2] - n_new :]
-        candidates = self._candidates(seen)
-        tables = self.tables
+        tables, tolerance = self.tables, _tolerance(seen)
+        candidates = [c for output in reversed(self.outputs) for c in _as_heads(output, seen.shape)]
+        # A layer may be given tables and not use them (every fourth layer of SmolLM3).
+        turns: list[Callable[[Tensor], Tensor]] = [lambda keys: keys]
+        if tables is not None:
+            turns.insert(0, lambda keys: adapter.rotate(self.module, keys, tables))
+        if self.fused is not None:
+            candidates += self._from_fused(self.fused, seen, tables, tolerance)
+        known = bool(self.outputs) or self.fused is not None
         self._forget()
-        tolerance = _tolerance(seen)
+
         smallest = float("inf")
         for keys in candidates:
-            # A layer may be given tables and not use them (every fourth one of SmolLM3).
-            for rotated in (adapter.rotate(self.module, keys, tables) if tables else keys, keys):
-                gap = float((rotated - seen).abs().max())
+            for turn in turns:
+                gap = float((turn(keys) - seen).abs().max())
                 if gap <= tolerance:
                     return keys, "projection"
                 smallest = min(smallest, gap)
-        if candidates:
+        if not known and tables is not None and tables[0].shape[-1] == seen.shape[-1]:
+            return adapter.unrotate(self.module, seen, tables), "rotated back"
+        kind = type(self.module).__name__
+        if known:
             raise ModelError(
-                f"layer {self.layer}: the key projection's output, rotated, differs from the keys "
-                f"that attention sees by {smallest:.2g} (allowed {tolerance:.2g}), so this "
-                f"architecture ({type(self.module).__name__}) changes keys in a way that is not "
-                "known here; record it with keys=False."
+                f"layer {self.layer}: the output of {kind}'s key projection, rotated, is not what "
+                f"its attention sees (they differ by {smallest:.2g}, allowed {tolerance:.2g}), so "
+                "keys before rotation are not known for this architecture; record it with "
+                "keys=False."
             )
         raise ModelError(
-            f"layer {self.layer}: {type(self.module).__name__} has none of the projections that "
-            f"keys are taken from {adapter.KEY_PROJECTIONS + adapter.FUSED_PROJECTIONS}; record "
-            "it with keys=False."
+            f"layer {self.layer}: {kind} has none of the projections that keys are taken from "
+            f"({', '.join(adapter.KEY_PROJECTIONS + adapter.FUSED_PROJECTIONS)}); record it with "
+            "keys=False."
         )
 
-    def _candidates(self, seen: Tensor) -> list[Tensor]:
-        """What may be the keys before rotation, in the shape of `seen`, the likeliest first."""
-        found = [c for output in reversed(self.outputs) for c in _as_heads(output, seen.shape)]
-        return found
+    def _from_fused(
+        self,
+        fused: Tensor,
+        seen: Tensor,
+        tables: tuple[Tensor, Tensor] | None,
+        tolerance: float,
+    ) -> list[Tensor]:
+        """Keys cut from the output (batch, n, width) of a joint query-key-value projection.
+
+        Families order its columns differently, so the columns are found by rotating the keys of
+        the last position back and looking for them; what is cut is then checked like any other.
+        """
+        batch, _, n, dim = seen.shape
+        if fused.shape[-1] % dim:
+            return []
+        parts = fused.reshape(batch, n, -1, dim)
+        last = seen[:1, :, -1:]
+        guesses = [last]
+        if tables is not None:
+            guesses.insert(
+                0, adapter.unrotate(self.module, last, (tables[0][:1, -1:], tables[1][:1, -1:]))
+            )
+        for guess in guesses:
+            gaps = (parts[0, -1][None] - guess[0]).abs().amax(dim=-1)
+            gap, column = gaps.min(dim=1)
+            if float(gap.max()) <= 8 * tolerance:
+                return [parts[:, :, column].transpose(1, 2)]
+        return []
 
 
 def _as_heads(output: Tensor, shape: torch.Size) -> list[Tensor]:

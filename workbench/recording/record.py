@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from workbench.models import DEFAULT_MODEL, LanguageModel, load_model
 if TYPE_CHECKING:
     import xarray as xr
 
-    from workbench.recording.instruments import KeyRecorder, Observer
+    from workbench.recording.instruments import KeyRecorder
     from workbench.recording.tokens import Tokens
 
 __all__ = ["record"]
@@ -84,16 +84,16 @@ def record(
         chosen_layers = _numbers("layers", layers, size["n_layers"])
         chosen_heads = _numbers("heads", heads, size["n_kv_heads"])
         recorder = KeyRecorder(chosen_layers, chosen_heads, n, skip=int(start is not None))
-    observers: list[Observer] = [] if recorder is None else [recorder]
 
     ids = torch.from_numpy(tokens.ids)
     if start is not None:
         ids = torch.cat([torch.tensor([start]), ids])
     ids = ids.to(lm.device)
-    with torch.inference_mode(), _progress(lm, story, progress) as bar:
-        with Instruments(lm.model, [*observers, *bar]) as instruments:
+    attention = lm.model.config.get_text_config(decoder=True)._attn_implementation
+    with torch.inference_mode(), _progress(lm, story, n, progress) as bar:
+        with Instruments(lm.model, [recorder, bar]) if recorder is not None else nullcontext():
             hidden, last_logits = adapter.hidden_states(lm.model, ids)
-        values = surprisal_from_hidden(lm.model, hidden, ids[1:], last_logits)
+        values = surprisal_from_hidden(lm.model, hidden, ids[1:], last_logits, step=bar.step)
     surprisal = np.full(n, np.nan)
     surprisal[n - len(values) :] = values
 
@@ -111,7 +111,7 @@ def record(
         "bos_id": start,
         "bos_token": None if start is None else lm.tokenizer.convert_ids_to_tokens(start),
         "bos_reason": reason,
-        "attention": instruments.original,
+        "attention": attention,
         "key_source": None if recorder is None else recorder.source,
         "window": lm.window,
         "text_sha256": text_hash(story.text),
@@ -179,23 +179,25 @@ def _numbers(name: str, choice: int | Iterable[int] | None, n: int) -> list[int]
     return sorted({int(number) % n for number in given})
 
 
-@contextlib.contextmanager
-def _progress(lm: LanguageModel, story: Story, show: bool) -> Iterator[list[Observer]]:
-    """Observers that move a progress bar on standard error, one step a layer."""
-    if not show:
-        yield []
-        return
+@contextmanager
+def _progress(lm: LanguageModel, story: Story, n: int, show: bool) -> Iterator[Any]:
+    """An observer with a progress bar on standard error: the layers, then the head's blocks."""
     from tqdm import tqdm
 
     from workbench.recording.instruments import AttentionCall, Observer
+    from workbench.recording.surprise import n_blocks
 
     class Bar(Observer):
         def attention(self, call: AttentionCall) -> None:
             bar.update()
 
-    n_layers = lm.model.config.get_text_config(decoder=True).num_hidden_layers
-    with tqdm(total=n_layers, desc=f"{lm.name} reads {story.name}", unit="layer") as bar:
-        yield [Bar()]
+        def step(self) -> None:
+            bar.update()
+
+    layers = lm.model.config.get_text_config(decoder=True).num_hidden_layers
+    label = f"{lm.name} reads {story.name}"
+    with tqdm(total=layers + n_blocks(n), desc=label, disable=not show, leave=False) as bar:
+        yield Bar()
 
 
 def _dataset(
@@ -228,11 +230,11 @@ def _dataset(
     }
     coords: dict[str, Any] = {
         "token_id": ("token", tokens.ids),
-        "token_str": ("token", np.array(tokens.strings, dtype=np.dtypes.StringDType())),
+        "token_str": ("token", np.array(tokens.strings, dtype=str)),
         "char_start": ("token", tokens.char_start),
         "char_end": ("token", tokens.char_end),
         "token_word": ("token", token_word),
-        "word_str": ("word", np.array(words["word"].tolist(), dtype=np.dtypes.StringDType())),
+        "word_str": ("word", np.array(words["word"].tolist(), dtype=str)),
         "word_onset": ("word", words["onset"].to_numpy(np.float64), seconds),
         "word_offset": ("word", words["offset"].to_numpy(np.float64), seconds),
     }

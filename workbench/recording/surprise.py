@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,12 @@ _SEPARATORS = ("<|endoftext|>", "<|begin_of_text|>", "<s>", "<bos>", "<|startoft
 
 
 def surprisal_from_hidden(
-    model: Any, hidden: Tensor, targets: Tensor, last_logits: Tensor | None = None
+    model: Any,
+    hidden: Tensor,
+    targets: Tensor,
+    last_logits: Tensor | None = None,
+    *,
+    step: Callable[[], None] = lambda: None,
 ) -> NDArray[np.float64]:
     """Surprisal in nats of `targets[i]` as predicted by `hidden[i]`, shape (n,).
 
@@ -36,6 +42,7 @@ def surprisal_from_hidden(
     targets : (n,), token ids.
     last_logits : (vocabulary,), the model's own logits after the very last of `hidden`, which
         our reading of its head must give too.
+    step : called after each block, for a progress bar.
 
     Raises
     ------
@@ -57,7 +64,13 @@ def surprisal_from_hidden(
             place = start + int(np.flatnonzero(~np.isfinite(values))[0])
             raise ModelError(_not_finite(hidden, place))
         result[start:stop] = values
+        step()
     return result
+
+
+def n_blocks(n: int) -> int:
+    """Number of blocks in which `surprisal_from_hidden` scores n targets (at most)."""
+    return -(-n // _BLOCK)
 
 
 def _check_head(model: Any, ours: Tensor, theirs: Tensor) -> None:
@@ -114,7 +127,9 @@ def start_token(tokenizer: Any, bos: str | int = "auto") -> tuple[int | None, st
     if own is not None and not _is_chat_marker(own):
         return int(tokenizer.bos_token_id), "the tokenizer's start token"
     special = {str(token): place for place, token in tokenizer.added_tokens_decoder.items()}
-    special |= {token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens}
+    special |= {
+        token: tokenizer.convert_tokens_to_ids(token) for token in tokenizer.all_special_tokens
+    }
     for token in _SEPARATORS:
         if token in special:
             return int(special[token]), "the separator of documents"

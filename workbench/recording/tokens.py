@@ -121,8 +121,8 @@ def spans_by_decoding(tokenizer: Any, ids: list[int], text: str) -> NDArray[np.i
             new = new[len(known) :]
             # How many of its characters are finished; the rest is part of the next one.
             whole = len(new)
-            while whole and new[whole - 1] == _PARTIAL and not text.startswith(
-                new[:whole], position
+            while (
+                whole and new[whole - 1] == _PARTIAL and not text.startswith(new[:whole], position)
             ):
                 whole -= 1
             if not text.startswith(new[:whole], position):
@@ -143,7 +143,5 @@ def spans_by_decoding(tokenizer: Any, ids: list[int], text: str) -> NDArray[np.i
 def _decode(tokenizer: Any, ids: list[int]) -> str:
     if not ids:
         return ""
-    text: str = tokenizer.decode(
-        ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
-    )
+    text: str = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     return text
