@@ -143,7 +143,7 @@ def bootstrap_means(values: ArrayLike, draws: int, rng: np.random.Generator) -> 
 
 
 def benjamini_hochberg(p: ArrayLike) -> NDArray[np.float64]:
-    """p values corrected for the false discovery rate; NaN stay NaN and are not counted."""
+    """Correct p values for the false discovery rate; NaN stay NaN and are not counted."""
     from scipy.stats import false_discovery_control
 
     values = np.asarray(p, dtype=np.float64)
