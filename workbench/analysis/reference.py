@@ -7,6 +7,7 @@ against it, `distances_many` null draws of it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from workbench.core.checks import check_option
 from workbench.core.errors import InputError
 from workbench.core.story import Kind, Story
 from workbench.stories.consensus import likely_times, press_density, story_consensus
+from workbench.stories.sentences import lack_of_sentences, sentence_starts
 from workbench.stories.timing import times_to_words, words_of_times
 
 __all__ = [
@@ -33,8 +35,8 @@ __all__ = [
     "Reference",
     "distances",
     "distances_many",
-    "first_distinct",
     "has_presses",
+    "likely_times_on_words",
     "reference",
 ]
 
@@ -68,9 +70,10 @@ class Reference:
     words : words at which an event starts, without word 0, shape (k,); None where the boundaries
         cannot be placed on words.
     gaps : one entry per sentence gap, True where a boundary is nearest to it, shape
-        (n_sentences - 1,); None where they cannot be placed.
+        (n_sentences - 1,); None where they cannot be placed, or the text has no sentences.
     n_times : number of boundary times, where there are any (also without word times).
     note : why there are no boundaries; "" when there are.
+    gap_note : why there are no marks on sentence gaps although there are boundaries.
     """
 
     kind: Kind | None
@@ -82,6 +85,7 @@ class Reference:
     gaps: NDArray[np.bool_] | None = None
     n_times: int | None = None
     note: str = ""
+    gap_note: str = ""
 
     @property
     def count(self) -> int | None:
@@ -148,8 +152,9 @@ def reference(
     if match == "method" and n_boundaries is None:
         raise InputError("match='method' needs n_boundaries, the method's number of boundaries.")
     kind = story.annotation_kind if kind is None else kind
-    starts = story.sentence_starts()
-    result = Reference(kind, source or "", match, story.n_words, starts)
+    starts = sentence_starts(story)
+    lack = lack_of_sentences(story)
+    result = Reference(kind, source or "", match, story.n_words, starts, gap_note=lack)
     if kind is None:
         return replace(
             result, note=f"story {story.name!r} has no boundaries of people or an author"
@@ -161,7 +166,8 @@ def reference(
         if match == "method":
             return replace(result, note=_AUTHOR_RANKS)
         words = story.boundaries(kind="author", source=source).inner
-        return replace(result, words=words, gaps=words_to_gaps(words, story.n_words, starts))
+        gaps = None if lack else words_to_gaps(words, story.n_words, starts)
+        return replace(result, words=words, gaps=gaps)
     if match == "method":
         source = "presses"
     elif source is None:
@@ -175,28 +181,31 @@ def reference(
         result = replace(result, n_times=len(times))
     if not story.has_times:
         return replace(result, note=_NO_WORD_TIMES)
+    if rule == "sentence" and lack:
+        return replace(result, note=lack)
     onsets = story.words["onset"].to_numpy(dtype=np.float64)
     offsets = story.words["offset"].to_numpy(dtype=np.float64)
     if match == "method":
         assert n_boundaries is not None
         step = 0.001
         _, density = press_density(story, condition=condition, step=step)
-        times = likely_times(density, step, len(density))
-        words = words_of_times(times, onsets, offsets, rule, starts)
-        times = times[first_distinct(words, n_boundaries, story.n_words)]
+
+        def place(times: NDArray[np.float64]) -> NDArray[np.int64]:
+            return words_of_times(times, onsets, offsets, rule, starts)
+
+        times = likely_times_on_words(density, step, n_boundaries, place, story.n_words)
         if len(times) < n_boundaries:
             return replace(
                 result,
-                note=f"people's presses have {len(times)} maxima on different words, and the "
-                f"method has {n_boundaries} boundaries",
+                note=f"people's presses have {len(times)} likely positions on different words, "
+                f"and the method has {n_boundaries} boundaries",
             )
         result = replace(result, n_times=len(times))
-    gap_words = times_to_words(times, onsets, offsets, "sentence", starts)
-    return replace(
-        result,
-        words=times_to_words(times, onsets, offsets, rule, starts),
-        gaps=words_to_gaps(gap_words, story.n_words, starts),
-    )
+    gaps = None
+    if not lack:
+        gap_words = times_to_words(times, onsets, offsets, "sentence", starts)
+        gaps = words_to_gaps(gap_words, story.n_words, starts)
+    return replace(result, words=times_to_words(times, onsets, offsets, rule, starts), gaps=gaps)
 
 
 def has_presses(story: Story) -> bool:
@@ -204,12 +213,37 @@ def has_presses(story: Story) -> bool:
     return any(a.kind == "people" and a.presses is not None for a in story.annotations)
 
 
-def first_distinct(words: ArrayLike, k: int, n_words: int) -> NDArray[np.int64]:
-    """Places of the first k entries that name different words in 1 ... n_words - 1."""
-    places = np.asarray(words, dtype=np.int64)
-    inside = np.flatnonzero((places > 0) & (places < n_words))
-    _, first = np.unique(places[inside], return_index=True)
-    return inside[np.sort(first)][:k]
+def likely_times_on_words(
+    density: NDArray[np.float64],
+    step: float,
+    k: int,
+    place: Callable[[NDArray[np.float64]], NDArray[np.int64]],
+    n_words: int,
+) -> NDArray[np.float64]:
+    """The k most likely times that fall on different words, the most likely first.
+
+    Parameters
+    ----------
+    density : smoothed share of people who press, shape (bins,).
+    step : width of a bin in seconds.
+    k : how many are wanted.
+    place : the word at which an event starts that is marked at each time.
+    n_words : number of words; times at word 0 or past the last word are no boundaries.
+
+    Returns
+    -------
+    Times in seconds; fewer than k where people's presses have no more.
+    """
+    # The times for k are the first of those for k + 1: a few more than k are nearly always enough.
+    for wanted in (2 * k + 20, len(density)):
+        times = likely_times(density, step, wanted)
+        words = place(times)
+        inside = np.flatnonzero((words > 0) & (words < n_words))
+        _, first = np.unique(words[inside], return_index=True)
+        chosen = inside[np.sort(first)][:k]
+        if len(chosen) == k or len(times) < wanted:
+            break
+    return times[chosen]
 
 
 # --- distances to it -----------------------------------------------------------------------
@@ -231,24 +265,25 @@ def distances(events: Boundaries, ref: Reference, *, sigma: float = 0.0) -> dict
     """
     _check_words(events, ref)
     reason = SELF if events.method == "H" and ref.kind == "people" else ref.note
-    if reason or ref.words is None or ref.gaps is None:
+    if reason or ref.words is None:
         return {name: Distance(float("nan"), reason) for name in ("wasserstein", "hamming")}
-    inner, marks = events.inner, words_to_gaps(events.inner, ref.n_words, ref.sentence_starts)
-    remarks: list[str] = []
+    inner = events.inner
+    unmatched = ""
     if ref.match is not None and len(inner) != len(ref.words):
-        remarks.append(f"counts are not matched: {len(inner)} boundaries against {len(ref.words)}")
+        unmatched = f"counts are not matched: {len(inner)} boundaries against {len(ref.words)}"
     moved = wasserstein(inner, ref.words, ref.n_words, sigma=sigma)
-    why = "" if len(inner) and len(ref.words) else "one side has no boundary to move"
-    first = Distance(moved, "; ".join(filter(None, [why, *remarks])))
+    empty = "" if len(inner) and len(ref.words) else "one side has no boundary to move"
+    result = {"wasserstein": Distance(moved, _joined(empty, unmatched))}
+    if ref.gaps is None or len(ref.gaps) == 0:
+        result["hamming"] = Distance(float("nan"), ref.gap_note or _ONE_SENTENCE)
+        return result
+    marks = words_to_gaps(inner, ref.n_words, ref.sentence_starts)
     shared = len(inner) - int(marks.sum())
-    if len(marks) == 0:
-        remarks.insert(0, _ONE_SENTENCE)
-    elif shared:
-        remarks.append(f"{shared} of {len(inner)} boundaries share a sentence gap and count once")
-    return {
-        "wasserstein": first,
-        "hamming": Distance(hamming(marks, ref.gaps), "; ".join(remarks)),
-    }
+    once = f"{shared} of {len(inner)} boundaries share a sentence gap and count once"
+    result["hamming"] = Distance(
+        hamming(marks, ref.gaps), _joined(unmatched, once if shared else "")
+    )
+    return result
 
 
 def distances_many(
@@ -267,14 +302,18 @@ def distances_many(
     {"wasserstein": ..., "hamming": ...}, each of shape (draws,), NaN where undefined.
     """
     draws = np.asarray(words, dtype=np.int64)
-    if ref.words is None or ref.gaps is None:
-        nothing = np.full(len(draws), np.nan)
-        return {"wasserstein": nothing, "hamming": nothing.copy()}
-    marks = words_to_gaps(draws, ref.n_words, ref.sentence_starts)
-    return {
-        "wasserstein": wasserstein_many(draws, ref.words, ref.n_words, sigma=sigma),
-        "hamming": hamming_many(marks, ref.gaps),
-    }
+    nothing = np.full(len(draws), np.nan)
+    result = {"wasserstein": nothing, "hamming": nothing.copy()}
+    if ref.words is not None:
+        result["wasserstein"] = wasserstein_many(draws, ref.words, ref.n_words, sigma=sigma)
+    if ref.gaps is not None:
+        marks = words_to_gaps(draws, ref.n_words, ref.sentence_starts)
+        result["hamming"] = hamming_many(marks, ref.gaps)
+    return result
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(note for note in notes if note)
 
 
 def _check_words(events: Boundaries, ref: Reference) -> None:
