@@ -144,11 +144,10 @@ class Comparison:
                 for (s, m, method), events in self.events.items()
                 if (s, m) == (story, model) and method != "H"
             },
-            reference=None if reference is None else reference.inner,
+            people=None if reference is None else reference.inner,
             density=density if len(density) else None,
-            story=story,
-            model=model,
-            annotation=rows["annotation"].iloc[0],
+            kind=rows["annotation"].iloc[0] or "people",
+            title=f"{story} read by {model}",
             provenance=rows["provenance"].iloc[0],
             **options,
         )

@@ -16,6 +16,7 @@ from workbench.core.errors import InputError, MissingDataError
 from workbench.core.story import Story
 
 if TYPE_CHECKING:
+    import pandas as pd
     import xarray as xr
 
     from workbench.core.keygraph import KeyGraph
@@ -79,12 +80,12 @@ class Trace:
         return np.asarray(self.dataset["kv_head"].values, dtype=np.int64)
 
     def last_third(self) -> NDArray[np.int64]:
-        """Recorded layers in the last third of the model (20 ... 29 of 30).
+        """Recorded layers in the last third of the model (20 ... 29 of 30; at least the last).
 
         The default graph of refinement; the released EM-LLM code uses layers 20 ... 31 of 32.
         """
         n_layers = int(self.settings["n_layers"])
-        chosen = self.layers[self.layers * 3 >= 2 * n_layers]
+        chosen = self.layers[self.layers >= n_layers - max(1, n_layers // 3)]
         if len(chosen) == 0:
             raise MissingDataError(
                 f"no keys of the last third of the {n_layers} layers were recorded (recorded: "
@@ -132,6 +133,20 @@ class Trace:
         head_numbers = self.kv_heads[_places("head", head, self.kv_heads)]
         index = [(int(a), int(b)) for a in layer_numbers for b in head_numbers]
         return KeyGraph(keys.reshape(n_layers * n_heads, n, dim), diagonal=diagonal, index=index)
+
+    def words(self) -> pd.DataFrame:
+        """One row per word: word, onset, offset (s), surprisal (nats)."""
+        import pandas as pd
+
+        words = self.story.words
+        return pd.DataFrame(
+            {
+                "word": words["word"].to_numpy(),
+                "onset": words["onset"].to_numpy(dtype=np.float64),
+                "offset": words["offset"].to_numpy(dtype=np.float64),
+                "surprisal": np.asarray(self.dataset["word_surprisal"].values, dtype=np.float64),
+            }
+        )
 
     # --- token ↔ word ----------------------------------------------------------------------
 

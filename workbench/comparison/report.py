@@ -1,0 +1,127 @@
+"""A comparison, and the events of one segmentation, as text for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from workbench.comparison.table import LOWER_IS_BETTER, MEASURES
+
+if TYPE_CHECKING:
+    from workbench.comparison.result import Comparison
+    from workbench.core.boundaries import Boundaries
+    from workbench.core.trace import Trace
+
+__all__ = ["events_table", "report"]
+
+_KINDS = {
+    "people": "people's boundaries",
+    "author": "the author's scenes (one author's, not people's boundaries)",
+    "": "no annotation",
+}
+
+
+def report(result: Comparison, width: int = 110) -> str:
+    """The summary as text: every value beside its interval, null, fixed twin and ceiling."""
+    summary = result.summary()
+    parts = []
+    keys = ["story", "model", "annotation", "null", "gamma"]
+    for (story, model, kind, null, gamma), rows in summary.groupby(keys, sort=False, dropna=False):
+        used = "" if pd.isna(gamma) else f" · γ = {gamma:g}"
+        parts.append(f"{story} · {model} · {_KINDS.get(str(kind), kind)} · null: {null}{used}")
+        parts.append(_block(rows))
+    notes = [_wrap(f"{note}.", width) for note in result.settings.get("notes", [])]
+    notes += [
+        _wrap(
+            "interval: 95 %, resampling the story's events (graph measures) or the people "
+            "(distances); null: mean ± sd of random segmentations; p two-sided, not corrected "
+            "for the number of rows; fixed: evenly spaced events, as many; ceiling: the range "
+            "people reach among themselves. + and − mark the better and the worse side of the "
+            "null. The Wasserstein distance alone rewards even spacing.",
+            width,
+        )
+    ]
+    notes += [_wrap(text, width) for text in dict.fromkeys(summary["provenance"])]
+    return "\n\n".join(parts) + "\n\n" + "\n".join(notes)
+
+
+def _block(rows: pd.DataFrame) -> str:
+    lines = []
+    for measure in MEASURES:
+        for row in rows[rows["measure"] == measure].to_dict("records"):
+            better = _side(measure, row["difference"])
+            lines.append(
+                {
+                    "measure": measure,
+                    "variant": row["variant"],
+                    "method": row["method"],
+                    "events": row["n_events"],
+                    "value": _number(row["value"]),
+                    "interval": _range(row["ci_low"], row["ci_high"]),
+                    "null": _plus_minus(row["null_mean"], row["null_sd"]),
+                    "z": f"{row['z']:+.2f}{better}" if np.isfinite(row["z"]) else "",
+                    "p": f"{row['p']:.3f}" if np.isfinite(row["p"]) else "",
+                    "fixed": _number(row["fixed"]),
+                    "ceiling": _range(row["ceiling_low"], row["ceiling_high"]),
+                    "note": row["note"],
+                }
+            )
+    table = pd.DataFrame(lines)
+    shown = table.drop(columns=[c for c in table.columns if (table[c].astype(str) == "").all()])
+    return str(shown.to_string(index=False))
+
+
+def events_table(trace: Trace, events: Boundaries) -> pd.DataFrame:
+    """One row per event: its place in tokens, words and seconds, and its first words.
+
+    Columns: event, token, n_tokens, word, onset (s), surprisal (nats, of the first token),
+    strength, text (the event's first words).
+    """
+    words = trace.words()
+    of_token = trace.word_of_token()
+    strength = np.full(events.n_events, np.nan)
+    if events.strength is not None:
+        strength[1:] = events.strength
+    rows = []
+    for number, (start, end) in enumerate(events):
+        word = int(of_token[start])
+        last = int(of_token[end]) if end < events.n else trace.n_words
+        inside = word < trace.n_words
+        rows.append(
+            {
+                "event": number,
+                "token": start,
+                "n_tokens": end - start,
+                "word": word,
+                "onset": float(words["onset"].iloc[word]) if inside else np.nan,
+                "surprisal": float(trace.surprisal[start]),
+                "strength": strength[number],
+                "text": " ".join(words["word"].iloc[word : min(word + 8, max(last, word + 1))]),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _side(measure: str, difference: float) -> str:
+    if not np.isfinite(difference) or difference == 0:
+        return ""
+    return " +" if (difference < 0) == LOWER_IS_BETTER[measure] else " −"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if np.isfinite(value) else ""
+
+
+def _range(low: float, high: float) -> str:
+    return f"{low:.4g} … {high:.4g}" if np.isfinite(low) and np.isfinite(high) else ""
+
+
+def _plus_minus(mean: float, sd: float) -> str:
+    return f"{mean:.4g} ± {sd:.2g}" if np.isfinite(mean) and np.isfinite(sd) else ""
+
+
+def _wrap(text: str, width: int) -> str:
+    return textwrap.fill(text, width=width)
