@@ -29,6 +29,7 @@ OBJECTIVES: dict[str, tuple[str, ...]] = {
 
 _TIE = 1e-12  # scores closer than this share of the best one count as equal
 _TIE_ABSOLUTE = 1e-15
+_BUFFER_BYTES = 1 << 19  # rows worked on at once: half a level-2 cache, twice
 
 
 def check_objective(objective: str, variant: str | None) -> str:
@@ -86,7 +87,6 @@ def split_scores(
     a component that all keys share drops out before anything is squared: for an event with the
     sum S, within - degree²/‖T‖² = ‖S - (S·T/‖T‖²) T‖².
     """
-    rows = prefix[candidates.start : candidates.stop] - prefix[region.event]
     whole = prefix[region.high] - prefix[region.low]
     norm = float(norms[region.high] - norms[region.low])
     total = float(total_weight(whole, norm, diagonal))
@@ -96,6 +96,7 @@ def split_scores(
     if region.separate and region.event > region.low:
         before = prefix[region.event] - prefix[region.low]
     raw = float(whole @ whole)
+    rows = _Rows(prefix, region.event, candidates)
     own = _own_weights(norms, region, candidates, before is not None)
     if objective == "modularity":
         energy, volume = _perpendicular(rows, whole, raw, before)
@@ -142,31 +143,61 @@ def _own_weights(
     return np.stack([event, whole - event])
 
 
+class _Rows:
+    """Sums of the event's keys for each candidate, a few at a time so that they stay in cache."""
+
+    def __init__(self, prefix: NDArray[np.float64], event: int, candidates: range) -> None:
+        self.prefix, self.event, self.candidates = prefix, event, candidates
+        self.step = max(8, _BUFFER_BYTES // (8 * prefix.shape[1]))
+
+    def products(
+        self,
+        whole: NDArray[np.float64],
+        other: NDArray[np.float64] | None,
+        removed: float | None = None,
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """S·whole, S·S and S·other for the event's sum S at each candidate, shapes (candidates,).
+
+        With `removed` (‖whole‖²) the last two are of S without its part along `whole`.
+        """
+        volume, square = np.empty((2, len(self.candidates)))
+        cross = np.zeros(len(self.candidates))
+        for first in range(0, len(self.candidates), self.step):
+            part = slice(first, first + self.step)
+            places = self.candidates[part]
+            rows = self.prefix[places.start : places.stop] - self.prefix[self.event]
+            np.matmul(rows, whole, out=volume[part])
+            if removed is not None:
+                rows -= np.multiply.outer(volume[part] / removed, whole)
+            np.einsum("cd,cd->c", rows, rows, out=square[part])
+            if other is not None:
+                np.matmul(rows, other, out=cross[part])
+        return volume, square, cross
+
+
 def _perpendicular(
-    rows: NDArray[np.float64],
+    rows: _Rows,
     whole: NDArray[np.float64],
     raw: float,
     before: NDArray[np.float64] | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """‖part of S perpendicular to T‖² and S·T per community; overwrites `rows`."""
-    event = rows @ whole
-    rows -= np.multiply.outer(event / raw, whole)
-    energy = np.einsum("cd,cd->c", rows, rows)
+    """‖part of S perpendicular to T‖² and S·T, shape (communities, candidates)."""
     if before is None:  # the perpendicular parts of the two communities are each other's negative
+        event, energy, _ = rows.products(whole, None, raw)
         return np.stack([energy, energy]), np.stack([event, raw - event])
     first = float(before @ whole)
     aside = before - (first / raw) * whole
+    event, energy, cross = rows.products(whole, aside, raw)
     kept = float(aside @ aside)
-    rest = kept + energy + 2 * (rows @ aside)
     constant = np.ones_like(energy)
     return (
-        np.stack([energy, kept * constant, rest]),
+        np.stack([energy, kept * constant, kept + energy + 2 * cross]),
         np.stack([event, first * constant, raw - first - event]),
     )
 
 
 def _communities(
-    rows: NDArray[np.float64],
+    rows: _Rows,
     whole: NDArray[np.float64],
     raw: float,
     before: NDArray[np.float64] | None,
@@ -177,30 +208,30 @@ def _communities(
     diagonal: bool,
 ) -> BlockSums:
     """Block sums of the communities of every candidate, arrays (candidates, communities, 1)."""
-    volume = [rows @ whole]
-    within = [np.einsum("cd,cd->c", rows, rows)]
-    sizes = [np.arange(candidates.start, candidates.stop) - region.event]
+    event, square, cross = rows.products(whole, before)
+    size = np.arange(candidates.start, candidates.stop) - region.event
     if before is None:
-        within.append(raw - 2 * volume[0] + within[0])
+        within = np.stack([square, raw - 2 * event + square], axis=1)
+        degree = np.stack([event, raw - event], axis=1)
+        sizes = np.stack([size, region.high - region.low - size], axis=1)
     else:
-        constant = np.ones_like(volume[0])
-        volume.append(float(before @ whole) * constant)
-        within.append(float(before @ before) * constant)
-        sizes.append(np.full_like(sizes[0], region.event - region.low))
-        joined = within[0] + within[1] + 2 * (rows @ before)  # event and what is before it
-        within.append(raw - 2 * (volume[0] + volume[1]) + joined)
-    volume.append(raw - np.sum(volume, axis=0))
-    sizes.append(region.high - region.low - np.sum(sizes, axis=0))
-    inner, degree = np.stack(within, axis=1), np.stack(volume, axis=1)
-    cut = without_noise(degree - inner, np.abs(degree) + np.abs(inner))
+        constant = np.ones_like(event)
+        first, kept = float(before @ whole), float(before @ before)
+        joined = square + kept + 2 * cross  # inner weight of the event with what is before it
+        rest = raw - 2 * (event + first) + joined
+        within = np.stack([square, kept * constant, rest], axis=1)
+        degree = np.stack([event, first * constant, raw - first - event], axis=1)
+        ahead = np.full_like(size, region.event - region.low)
+        sizes = np.stack([size, ahead, region.high - region.event - size], axis=1)
+    cut = without_noise(degree - within, np.abs(degree) + np.abs(within))
     if not diagonal:
-        inner = without_noise(inner - own.T, np.abs(inner) + own.T)
-        degree = inner + cut
+        within = without_noise(within - own.T, np.abs(within) + own.T)
+        degree = within + cut
     return BlockSums(
-        within=inner[..., None],
+        within=within[..., None],
         cut=cut[..., None],
         degree=degree[..., None],
-        sizes=np.stack(sizes, axis=1),
+        sizes=sizes,
         total=np.array([total]),
         n=region.high - region.low,
         diagonal=diagonal,
