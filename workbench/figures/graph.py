@@ -285,7 +285,7 @@ def _hover(record: dict[Any, Any]) -> str:
 
     note = record.get("note")
     lines = [
-        f"<b>{plain(record['method'])}</b>, layer {record['layer']}",
+        f"<b>{plain(record['method'])}</b>, layer {int(record['layer'])}",
         f"difference {number('difference')} (value {number('value')}, "
         f"interval {number('ci_low')} to {number('ci_high')})",
         f"null {plain(record['null'])}: mean {number('null_mean')}, sd {number('null_sd')}",

@@ -136,15 +136,15 @@ def describe_nulls(rows: pd.DataFrame) -> str:
 
     The number of draws is taken from a column `draws` or from `table.attrs["draws"]`, where known.
     """
-    by_method = rows.dropna(subset=["null"]).groupby("method", sort=False)["null"].agg("first")
-    if by_method.empty:
+    known_null = rows.dropna(subset=["null"])
+    if known_null.empty:
         return "none"
-    usual = str(by_method.mode().iloc[0])
-    others = [
-        f"{method}: {by_method[method]}"
-        for method in method_order(by_method.index)
-        if by_method[method] != usual
-    ]
+    usual = str(known_null["null"].mode().iloc[0])
+    others = []
+    for method in method_order(known_null["method"]):
+        names = known_null.loc[known_null["method"] == method, "null"].drop_duplicates()
+        if list(names) != [usual]:
+            others.append(f"{method}: {' or '.join(map(str, names))}")
     draws = rows["draws"].dropna() if "draws" in rows else pd.Series(dtype=float)
     known = draws.iloc[0] if len(draws) else rows.attrs.get("draws")
     text = usual + (f" ({', '.join(others)})" if others else "")

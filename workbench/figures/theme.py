@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.checks import check_option
+from workbench.core.errors import InputError
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -87,12 +88,12 @@ _SYMBOLS = {
     "R": "x-thin-open",
     "F": "square",
     "S": "circle",
-    "B": "diamond",
-    "E": "triangle-up",
-    "T": "triangle-down",
-    "P": "pentagon",
-    "K": "hexagon",
-    "G": "star",
+    "B": "pentagon",
+    "E": "triangle-down",
+    "T": "hourglass",
+    "P": "hexagon",
+    "K": "octagon",
+    "G": "bowtie",
     "V": "cross",
 }
 _REFINED_SYMBOLS = {"M": "triangle-up", "C": "diamond", "O": "star"}
@@ -129,6 +130,8 @@ def column_px(width: str | float) -> float:
     if isinstance(width, str):
         check_option("width", width, COLUMN_MM)
         return mm(COLUMN_MM[width])
+    if not float(width) >= 40:
+        raise InputError(f"width={width!r}: a figure needs at least 40 millimetres.")
     return mm(float(width))
 
 

@@ -329,6 +329,7 @@ def _density(
 
     require_columns(density, ["time", "density"], "figure_trace(density=...)")
     time = density["time"].to_numpy(dtype=np.float64)
+    share = density["density"].to_numpy(dtype=np.float64)
     if not seconds:
         onset = _onsets(words)
         if onset is None:
@@ -336,13 +337,14 @@ def _density(
                 "density over time needs an onset for every word; give people= (word numbers) "
                 "instead."
             )
-        time = np.interp(time, onset, x)
+        heard = (time >= onset[0]) & (time <= onset[-1])
+        time, share = np.interp(time[heard], onset, x), share[heard]
     fig.add_trace(
         go.Scatter(
             xaxis="x2",
             yaxis=axis,
             x=time,
-            y=density["density"].to_numpy(dtype=np.float64),
+            y=share,
             mode="lines",
             line={"color": "#444444", "width": 0.75},
             fill="tozeroy",

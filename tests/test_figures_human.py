@@ -1,0 +1,136 @@
+"""EM-LLM Figure 4B: distances with their baselines, nothing missing drawn as zero."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_figures_table import (
+    METHODS,
+    PROVENANCE,
+    footnote,
+    make_table,
+    select,
+    shown_texts,
+    traces,
+)
+
+from workbench.core.errors import InputError, MissingDataError
+from workbench.figures.human import figure_human
+
+
+def rows_of(table: pd.DataFrame, **values: object) -> pd.DataFrame:
+    rows = select(table, **values).set_index("method")
+    return rows.loc[[method for method in METHODS if method in rows.index]]
+
+
+def on(fig, what: str, axis: str, **meta: object) -> list[dict]:
+    return [t for t in traces(fig, what, **meta) if t.get("yaxis", "y") == axis]
+
+
+@pytest.mark.parametrize(("measure", "axis"), [("wasserstein", "y"), ("hamming", "y2")])
+def test_marks_are_the_tables_numbers(measure, axis):
+    table = make_table()
+    fig = figure_human(table.sample(frac=1, random_state=3), story="pieman")
+    rows = rows_of(table, story="pieman", measure=measure)
+    for x, method in enumerate(METHODS):
+        if method == "H":
+            assert on(fig, "value", axis, method="H") == []
+            continue
+        (mark,) = on(fig, "value", axis, method=method)
+        row = rows.loc[method]
+        assert list(mark["x"]) == [x]
+        assert list(mark["y"]) == [row["value"]]
+        assert mark["error_y"]["array"][0] == pytest.approx(row["ci_high"] - row["value"])
+        assert mark["error_y"]["arrayminus"][0] == pytest.approx(row["value"] - row["ci_low"])
+    known = rows.drop(index="H")
+    order = np.arange(len(known))
+    (null,) = on(fig, "null", axis)
+    place = np.argsort(null["x"])
+    np.testing.assert_allclose(np.asarray(null["x"])[place] - 0.27, order)
+    np.testing.assert_array_equal(np.asarray(null["y"])[place], known["null_mean"])
+    np.testing.assert_array_equal(np.asarray(null["error_y"]["array"])[place], known["null_sd"])
+    (fixed,) = on(fig, "fixed", axis)
+    place = np.argsort(fixed["x"])
+    np.testing.assert_allclose(np.asarray(fixed["x"])[place] + 0.27, order)
+    np.testing.assert_array_equal(np.asarray(fixed["y"])[place], known["fixed"])
+
+
+def test_ceiling_is_a_band_where_it_is_known():
+    fig = figure_human(make_table(), measures=["wasserstein"])
+    (band,) = traces(fig, "ceiling")
+    low = np.asarray(band["base"], dtype=float)
+    np.testing.assert_allclose(low, 0.07)
+    np.testing.assert_allclose(low + band["y"], 0.09)
+    assert band.get("xaxis", "x") == "x"  # the author's story has none
+    assert "people vs people" in [t.get("name") for t in traces(fig, "legend")]
+    alone = figure_human(make_table(), story="harbour")
+    assert traces(alone, "ceiling") == []
+    assert "people vs people" not in [t.get("name") for t in traces(alone, "legend")]
+    assert "How far people are from each other is unknown." in footnote(alone)
+
+
+def test_methods_stand_in_the_papers_order():
+    table = make_table().sort_values("method", ascending=False)
+    fig = figure_human(table, measures=["hamming"])
+    first, second = (list(axis["ticktext"]) for axis in fig.select_xaxes())
+    assert first == list(METHODS)
+    assert second == [method for method in METHODS if method != "H"]
+
+
+def test_a_missing_value_is_absent_with_its_reason():
+    table = make_table()
+    fig = figure_human(table, story="pieman")
+    absent = [a for a in fig.layout.annotations if a.name == "absent"]
+    assert [a.x for a in absent] == [METHODS.index("H")] * 2
+    assert all(a.text == "– self" and "self" in a.hovertext for a in absent)
+    drawn = [y for t in fig.to_dict()["data"] for y in t.get("y", []) if t.get("type") != "bar"]
+    assert 0 not in drawn
+    long = table.replace({"note": {"self": "no boundary was found in <this> story at all"}})
+    (mark, _) = [a for a in figure_human(long, story="pieman").layout.annotations
+                 if a.name == "absent"]  # fmt: skip
+    assert mark.text == "–"
+    assert "no boundary was found in &lt;this&gt; story at all" in mark.hovertext
+
+
+def test_a_value_without_interval_has_no_bar():
+    table = make_table().assign(ci_low=np.nan)
+    fig = figure_human(table, story="pieman")
+    assert all(t["error_y"] == {"visible": False} for t in traces(fig, "value"))
+
+
+def test_titles_say_with_whom():
+    fig = figure_human(make_table())
+    titles = [a.text for a in fig.layout.annotations]
+    assert "<b>pieman (to people)</b>" in titles
+    assert "<b>harbour (to the author)</b>" in titles
+    text = footnote(fig)
+    assert "Annotation of harbour: the author's scenes, not people's boundaries." in text
+    assert "rewards even spacing" in text
+    assert "Null: lengths (F: shift)." in text
+    assert f"{PROVENANCE}." in text
+    only_hamming = footnote(figure_human(make_table(), measures=["hamming"]))
+    assert "rewards even spacing" not in only_hamming
+
+
+def test_text_of_the_table_is_escaped():
+    table = make_table().replace({"story": {"pieman": "<script>x</script>"}})
+    texts = "\n".join(shown_texts(figure_human(table)))
+    assert "<script" not in texts
+    assert "&lt;script&gt;x&lt;/script&gt; (to people)" in texts
+
+
+def test_rows_of_layers_are_not_drawn():
+    table = make_table()
+    with pytest.raises(MissingDataError, match="without layer and head"):
+        figure_human(table[table["layer"].notna()])
+    with pytest.raises(MissingDataError, match="measures wasserstein, hamming"):
+        figure_human(select(table, measure="modularity"))
+
+
+def test_bad_tables_by_message():
+    table = make_table()
+    with pytest.raises(InputError, match=r"figure_human needs the column\(s\) ceiling_low"):
+        figure_human(table.drop(columns="ceiling_low"))
+    with pytest.raises(InputError, match="which differ in match: people, method"):
+        figure_human(pd.concat([table, table.assign(match="method")]))
