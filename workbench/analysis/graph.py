@@ -16,12 +16,13 @@ from workbench.core.blocksums import (
     conductance_terms,
     intra_inter_terms,
     modularity_terms,
+    span_sums,
 )
 from workbench.core.boundaries import Boundaries
 from workbench.core.errors import InputError
 from workbench.core.keygraph import KeyGraph
 
-__all__ = ["GRAPH_MEASURES", "event_contributions", "measure_segmentations"]
+__all__ = ["GRAPH_MEASURES", "event_contributions", "event_excess", "measure_segmentations"]
 
 Measure = tuple[str, str]
 
@@ -102,6 +103,41 @@ def event_contributions(
         else:
             found[pair] = terms * len(terms) if how == "sum" else terms
     return found
+
+
+def event_excess(
+    graph: KeyGraph,
+    events: Boundaries,
+    measures: Sequence[Measure] = GRAPH_MEASURES,
+    places: int = 64,
+) -> dict[Measure, NDArray[np.float64]]:
+    """What each event contributes beyond events of its length elsewhere in the text.
+
+    Most of what an event contributes to a measure follows from its length. The excess is its
+    contribution less the mean over `places` spans of the same length, evenly spread over the
+    text; resampling it gives an interval of the measure with the lengths held fixed, which is
+    how much the placement of single events matters.
+
+    Parameters
+    ----------
+    graph, events, measures : as in `event_contributions`.
+    places : spans per length (fewer where the text has fewer).
+
+    Returns
+    -------
+    For each pair an array (events, heads); NaN for minima, as in `event_contributions`.
+    """
+    contributions = event_contributions(graph, events, measures)
+    lengths, which = np.unique(events.lengths, return_inverse=True)
+    expected = {pair: np.empty((len(lengths), graph.n_heads)) for pair in measures}
+    for row, length in enumerate(lengths.tolist()):
+        room = graph.n - length
+        first = np.unique(np.linspace(0, room, min(places, room + 1)).round().astype(np.int64))
+        sums = span_sums(graph.prefix, graph.norms, first, first + length, diagonal=graph.diagonal)
+        for pair, (terms, how) in _terms(sums, measures).items():
+            factor = events.n_events if how == "sum" else 1
+            expected[pair][row] = np.nan if how == "min" else factor * terms.mean(axis=0)
+    return {pair: contributions[pair] - expected[pair][which] for pair in measures}
 
 
 def check_measures(measures: Sequence[Measure]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.analysis.graph import GRAPH_MEASURES, event_contributions, measure_segmentations
+from workbench.analysis.graph import GRAPH_MEASURES, event_excess, measure_segmentations
 from workbench.analysis.statistics import bootstrap_means, compare_with_null, percentile_interval
 from workbench.comparison.table import head_levels
 from workbench.core.boundaries import Boundaries
@@ -92,14 +92,15 @@ class GraphMeasures:
         observed = measure_segmentations(graph, events.starts[None])
         even = measure_segmentations(graph, fixed.starts[None])
         null = measure_segmentations(graph, starts)
-        contributions = event_contributions(graph, events)
+        excess = event_excess(graph, events)
         for measure, variant in GRAPH_MEASURES:
             pair = (measure, variant)
             against = compare_with_null(observed[pair][0] @ weights, null[pair] @ weights)
             # The same resamples for every measure and method of a story.
             rng = np.random.default_rng([self.seed, 0])
-            resampled = bootstrap_means(contributions[pair] @ weights, self.bootstrap, rng)
-            low, high = percentile_interval(resampled)
+            spread = excess[pair] @ weights
+            resampled = bootstrap_means(spread - spread.mean(axis=0), self.bootstrap, rng)
+            low, high = against.value + percentile_interval(resampled)
             fixed_value = even[pair][0] @ weights
             note = _note(events, variant)
             for i, (layer, head) in enumerate(levels):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -28,16 +28,18 @@ def report(result: Comparison, width: int = 110) -> str:
     """The summary as text: every value beside its interval, null, fixed twin and ceiling."""
     summary = result.summary()
     parts = []
-    keys = ["story", "model", "annotation", "null", "gamma"]
-    for (story, model, kind, null, gamma), rows in summary.groupby(keys, sort=False, dropna=False):
-        used = "" if pd.isna(gamma) else f" · γ = {gamma:g}"
-        parts.append(f"{story} · {model} · {_KINDS.get(str(kind), kind)} · null: {null}{used}")
-        parts.append(_block(rows))
-    notes = [_wrap(f"{note}.", width) for note in result.settings.get("notes", [])]
+    for null in result.nulls:
+        keys = result.under(null)[["story", "model", "method", "null"]].drop_duplicates()
+        shown = summary.merge(keys)
+        for (story, model), rows in shown.groupby(["story", "model"], sort=False):
+            kind = str(rows["annotation"].iloc[0])
+            parts.append(f"{story} · {model} · {_KINDS.get(kind, kind)} · null: {null}")
+            parts.append(_block(rows))
+    notes = [_wrap(f"{note.rstrip('.')}.", width) for note in result.settings.get("notes", [])]
     notes += [
         _wrap(
-            "interval: 95 %, resampling the story's events (graph measures) or the people "
-            "(distances); null: mean ± sd of random segmentations; p two-sided, not corrected "
+            "interval: 95 %, resampling the story's events with their lengths held fixed (graph "
+            "measures) or the people (distances); null: mean ± sd of random segmentations; p two-sided, not corrected "
             "for the number of rows; fixed: evenly spaced events, as many; ceiling: the range "
             "people reach among themselves. + and − mark the better and the worse side of the "
             "null. The Wasserstein distance alone rewards even spacing.",
@@ -52,6 +54,7 @@ def _block(rows: pd.DataFrame) -> str:
     lines = []
     for measure in MEASURES:
         for row in rows[rows["measure"] == measure].to_dict("records"):
+            digits = _digits(row)
             better = _side(measure, row["difference"])
             lines.append(
                 {
@@ -59,13 +62,13 @@ def _block(rows: pd.DataFrame) -> str:
                     "variant": row["variant"],
                     "method": row["method"],
                     "events": row["n_events"],
-                    "value": _number(row["value"]),
-                    "interval": _range(row["ci_low"], row["ci_high"]),
-                    "null": _plus_minus(row["null_mean"], row["null_sd"]),
+                    "value": _number(row["value"], digits),
+                    "interval": _range(row["ci_low"], row["ci_high"], digits),
+                    "null": _plus_minus(row["null_mean"], row["null_sd"], digits),
                     "z": f"{row['z']:+.2f}{better}" if np.isfinite(row["z"]) else "",
                     "p": f"{row['p']:.3f}" if np.isfinite(row["p"]) else "",
-                    "fixed": _number(row["fixed"]),
-                    "ceiling": _range(row["ceiling_low"], row["ceiling_high"]),
+                    "fixed": _number(row["fixed"], digits),
+                    "ceiling": _range(row["ceiling_low"], row["ceiling_high"], digits),
                     "note": row["note"],
                 }
             )
@@ -111,16 +114,26 @@ def _side(measure: str, difference: float) -> str:
     return " +" if (difference < 0) == LOWER_IS_BETTER[measure] else " −"
 
 
-def _number(value: float) -> str:
-    return f"{value:.4g}" if np.isfinite(value) else ""
+def _digits(row: dict[str, Any]) -> int:
+    """Decimals that show the null's sd (or the value, without one) to two digits."""
+    scale = row["null_sd"] if np.isfinite(row["null_sd"]) and row["null_sd"] > 0 else row["value"]
+    if not np.isfinite(scale) or scale == 0:
+        return 4
+    return int(np.clip(1 - np.floor(np.log10(abs(scale))), 0, 9))
 
 
-def _range(low: float, high: float) -> str:
-    return f"{low:.4g} … {high:.4g}" if np.isfinite(low) and np.isfinite(high) else ""
+def _number(value: float, digits: int) -> str:
+    return f"{value:.{digits}f}" if np.isfinite(value) else ""
 
 
-def _plus_minus(mean: float, sd: float) -> str:
-    return f"{mean:.4g} ± {sd:.2g}" if np.isfinite(mean) and np.isfinite(sd) else ""
+def _range(low: float, high: float, digits: int) -> str:
+    known = np.isfinite(low) and np.isfinite(high)
+    return f"{low:.{digits}f} … {high:.{digits}f}" if known else ""
+
+
+def _plus_minus(mean: float, sd: float, digits: int) -> str:
+    known = np.isfinite(mean) and np.isfinite(sd)
+    return f"{mean:.{digits}f} ± {sd:.{digits}f}" if known else ""
 
 
 def _wrap(text: str, width: int) -> str:

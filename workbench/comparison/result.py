@@ -68,6 +68,29 @@ class Comparison:
         """Method codes, in the order they were given."""
         return list(dict.fromkeys(self.table["method"]))
 
+    @property
+    def nulls(self) -> list[str]:
+        """The nulls that were asked for, in that order."""
+        return list(self.settings["nulls"])
+
+    def under(self, null: str | None = None) -> pd.DataFrame:
+        """The rows of the table under one null.
+
+        Parameters
+        ----------
+        null : one that was asked for; None: the first. Under "lengths", methods whose lengths
+            are all alike have "shift" instead, and these rows are included.
+        """
+        chosen = self.nulls[0] if null is None else null
+        check_option("null", chosen, self.nulls)
+        shown = self.table["null"] == chosen
+        if chosen == "lengths":
+            keys = ["story", "model", "method"]
+            under = pd.MultiIndex.from_frame(self.table.loc[shown, keys].drop_duplicates())
+            rest = ~pd.MultiIndex.from_frame(self.table[keys]).isin(under)
+            shown |= rest & (self.table["null"] == "shift")
+        return self.table[shown]
+
     def summary(self, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
         """One row per story × model × method × measure (and per null, where several were asked).
 
@@ -102,7 +125,8 @@ class Comparison:
         kind : "graph": graph measures per layer as differences from the null (EM-LLM Figure
             4A); "human": distances to people (EM-LLM Figure 4B); "trace": surprise over the
             words with the boundaries of methods and people.
-        options : `story`, `model`, and what the figure's function takes.
+        options : `story`, `model`, `null` (default: the first that was asked for), and what the
+            figure's function takes.
 
         Raises
         ------
@@ -117,7 +141,7 @@ class Comparison:
             check_option("model", model, self.models)
         if kind == "trace":
             return self._trace_figure(story or self.stories[0], model or self.models[0], options)
-        table = self.table
+        table = self.under(options.pop("null", None))
         if story is not None:
             table = table[table["story"] == story]
         if model is not None:
@@ -125,7 +149,9 @@ class Comparison:
         if kind == "graph":
             from workbench.figures.graph import figure_graph
 
-            return figure_graph(table, **options)
+            measures = ("modularity", "conductance", "intra_inter")
+            shown = {measure: HEADLINE[measure] for measure in measures}
+            return figure_graph(table, **{"variants": shown, **options})
         from workbench.figures.human import figure_human
 
         return figure_human(table, **options)
@@ -153,8 +179,13 @@ class Comparison:
         )
 
     def figures(self) -> dict[str, go.Figure]:
-        """Every figure by file name: graph and human, and one trace per story and model."""
-        drawn = {"graph": self.figure("graph"), "human": self.figure("human")}
+        """Every figure by file name: graph and human per null, a trace per story and model."""
+        drawn = {}
+        for null in self.nulls:
+            ending = "" if len(self.nulls) == 1 else f"_{null}"
+            drawn[f"graph{ending}"] = self.figure("graph", null=null)
+            if (self.table["measure"] == "wasserstein").any():
+                drawn[f"human{ending}"] = self.figure("human", null=null)
         for story in self.stories:
             for model in self.models:
                 name = f"trace_{story}" if len(self.models) == 1 else f"trace_{story}_{model}"

@@ -133,14 +133,34 @@ def block_sums(
     prefix : shape (n + 1, heads, d); norms : shape (n + 1, heads): see `prefix_sums`.
     starts : first positions of the events, shape (..., events), increasing, column 0 all 0.
     diagonal : whether the weights A_ii count.
+    """
+    n = len(prefix) - 1
+    edges = np.concatenate([starts, np.full((*starts.shape[:-1], 1), n)], axis=-1)
+    return span_sums(prefix, norms, edges[..., :-1], edges[..., 1:], diagonal=diagonal)
+
+
+def span_sums(
+    prefix: NDArray[np.float64],
+    norms: NDArray[np.float64],
+    first: NDArray[np.int64],
+    last: NDArray[np.int64],
+    *,
+    diagonal: bool = True,
+) -> BlockSums:
+    """Block sums of any spans of positions, which may overlap or leave gaps.
+
+    Parameters
+    ----------
+    prefix, norms, diagonal : as in `block_sums`.
+    first, last : first position of each span, and the one after its last; shape (..., events).
 
     Beside the result, which has three numbers per event and head, about 1 MB is used. The least
     that has to move is one row of `prefix` (8·heads·d bytes) per event.
     """
-    n = len(prefix) - 1
     heads, d = prefix.shape[1:]
-    edges = np.concatenate([starts, np.full((*starts.shape[:-1], 1), n)], axis=-1)
-    first, last = edges[..., :-1].ravel(), edges[..., 1:].ravel()
+    shape = (*first.shape, heads)
+    sizes = last - first
+    first, last = first.ravel(), last.ravel()
     squared = np.empty((len(first), heads))
     degree = np.empty((len(first), heads))
     vector = prefix[-1]
@@ -164,14 +184,13 @@ def block_sums(
         own = norms[last] - norms[first]
         within = without_noise(squared - own, squared + own)
         degree = within + cut
-    shape = (*starts.shape, heads)
     return BlockSums(
         within=within.reshape(shape),
         cut=cut.reshape(shape),
         degree=degree.reshape(shape),
-        sizes=np.diff(edges, axis=-1),
+        sizes=sizes,
         total=total_weight(vector, norms[-1], diagonal),
-        n=n,
+        n=len(prefix) - 1,
         diagonal=diagonal,
     )
 
