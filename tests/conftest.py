@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from workbench.models import LanguageModel
 
 
 @pytest.fixture(scope="session")
@@ -22,8 +25,8 @@ def data_folder() -> Path:
 
 
 @pytest.fixture(scope="session")
-def lm() -> Iterator[object]:
+def lm() -> LanguageModel:
     """The embedded language model, loaded once; mark the tests that use it `model`."""
     import workbench
 
-    yield workbench.load_model()
+    return workbench.load_model()

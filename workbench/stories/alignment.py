@@ -254,7 +254,7 @@ def fill_times(words: Sequence[str], onset: ArrayLike, offset: ArrayLike) -> tup
     if not known.any():
         return np.full_like(starts, np.nan), np.full_like(ends, np.nan)
     steps = np.diff(np.concatenate([[1], known.astype(int), [1]]))
-    firsts, lasts = np.flatnonzero(steps == -1), np.flatnonzero(steps == 1)
+    firsts, lasts = np.flatnonzero(steps == -1).tolist(), np.flatnonzero(steps == 1).tolist()
     for first, last in zip(firsts, lasts, strict=True):
         low = ends[first - 1] if first else starts[last]
         high = starts[last] if last < len(starts) else low

@@ -53,8 +53,9 @@ def read_scenes(
 
     Parameters
     ----------
-    path : .tsv or .csv with the columns first_word (number of the scene's first word over
-        text.split(), from 0) and quote (the first words, checked against the text).
+    path : .tsv (cells as they are, without quoting) or .csv with the columns first_word (number of
+        the scene's first word over text.split(), from 0) and quote (the first words, checked
+        against the text).
     text : the story.
     encoding : see `text.decode`.
     citation : kept with the annotation.
@@ -63,8 +64,10 @@ def read_scenes(
     ------
     DataError : the numbers do not increase or lie outside the text, or a quote is not there.
     """
-    table, where = read_table(path, encoding=encoding)
-    number_column = str(column_of(table, "first_word", None, where))
+    # Scenes often open with speech: in a .tsv the quotation mark belongs to the quote.
+    quoted = Path(path).suffix.lower() != ".tsv"
+    table, where = read_table(path, encoding=encoding, quoted=quoted)
+    number_column = column_of(table, "first_word", None, where)
     quote_column = column_of(table, "quote", None, where, needed=False)
     if len(table) == 0:
         raise DataError(f"{where} has no rows; it needs one for each scene.")

@@ -263,8 +263,7 @@ def people_presses(
         a condition, else all.
     """
     annotation = _pressed(story)
-    presses = annotation.presses
-    assert presses is not None
+    presses = story.presses
     names = conditions(presses)
     if condition is None:
         condition = DEFAULT_CONDITION if DEFAULT_CONDITION in names else "all"
@@ -298,7 +297,8 @@ def press_density(
     bins = _n_bins(duration, step)
     runs = _merged_runs(presses)
     mean = _coverage(runs["start"], runs["end"], bins, step) / max(1, n_people)
-    return np.arange(bins) * step, smooth(mean, step, window)
+    times: Floats = np.arange(bins, dtype=np.float64) * step
+    return times, smooth(mean, step, window)
 
 
 def story_consensus(
@@ -361,7 +361,7 @@ def percentile_sensitivity(
     One row per condition and percentile: condition, n_people, percentile, n_boundaries,
     share_near_default (share of the boundaries within 1 s of one at the 95th percentile).
     """
-    names = conditions(_pressed(story).presses) if condition == "each" else [condition]
+    names = conditions(story.presses) if condition == "each" else [condition]
     rows = []
     for name in names or [None]:
         _, _, n_people, used = people_presses(story, name)

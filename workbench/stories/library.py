@@ -17,7 +17,7 @@ from workbench.stories.bundled import bundled_names, load_bundled, read_scenes
 from workbench.stories.download import available
 from workbench.stories.named import NAMED
 from workbench.stories.presses import read_presses
-from workbench.stories.tables import read_word_table
+from workbench.stories.tables import TIME_UNITS, read_word_table
 from workbench.stories.text import clean_text, read_text
 
 __all__ = ["list_stories", "load_story", "story_from_file", "story_names"]
@@ -206,7 +206,7 @@ def _clean(text: str | Path, encoding: str | None, whitespace: str) -> str:
 
 
 def _listed(consensus: ArrayLike | Sequence[float], unit: str, citation: str) -> Annotation:
-    times = np.array(consensus, dtype=np.float64).ravel() * (0.001 if unit == "ms" else 1.0)
+    times = np.array(consensus, dtype=np.float64).ravel() / TIME_UNITS[unit]
     if len(times) == 0 or not np.isfinite(times).all():
         raise DataError("consensus= must be a list of finite times, at least one.")
     return Annotation(kind="people", source="published", times=np.unique(times), citation=citation)

@@ -45,18 +45,23 @@ def presses_from_matrix(
     DataError : values other than 0 and 1, or not two-dimensional.
     """
     series = np.asarray(matrix)
-    if series.ndim != 2:
+    if series.ndim != 2 or not series.size:
         raise DataError(f"presses must be a people × bins array, not of shape {series.shape}.")
-    pressed = series != 0
-    if not (series == pressed).all():
+    pressed = series == 1
+    if np.count_nonzero(pressed) + np.count_nonzero(series == 0) != series.size:
         raise DataError(
             "presses must be 0 or 1 in every bin; an average over people cannot be taken apart."
         )
-    padded = np.zeros((series.shape[0], series.shape[1] + 2), dtype=np.int8)
-    padded[:, 1:-1] = pressed
-    steps = np.diff(padded, axis=1)
-    person, first = np.nonzero(steps == 1)
-    _, last = np.nonzero(steps == -1)
+    # MATLAB stores the bins of one moment together, so the comparison runs over moments.
+    moments = pressed.T
+    change = np.flatnonzero((moments[1:] != moments[:-1]).ravel())
+    before, people = np.divmod(change, len(series))
+    at_start, at_end = np.flatnonzero(moments[0]), np.flatnonzero(moments[-1])
+    edge = np.concatenate([0 * at_start, before + 1, 0 * at_end + series.shape[1]])
+    person = np.concatenate([at_start, people, at_end])
+    order = np.lexsort((edge, person))
+    # Each person's edges alternate: a run's first bin, the bin after its last.
+    person, first, last = person[order][::2], edge[order][::2], edge[order][1::2]
     width = round(PRESS_WIDTH / step)
     return pd.DataFrame(
         {
@@ -113,10 +118,11 @@ def read_mat(path: str | Path, variable: str | None = None, step: float = 0.001)
     DataError : no such variable, or not a MATLAB file.
     """
     from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
 
     try:
         content = loadmat(path)
-    except (ValueError, NotImplementedError, TypeError) as error:
+    except (MatReadError, NotImplementedError, TypeError, ValueError) as error:
         raise DataError(
             f"{path} is not a MATLAB file of version 7 or older ({error}); save it with -v7."
         ) from error

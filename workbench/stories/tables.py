@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Literal, overload
 
 import numpy as np
 import pandas as pd
@@ -29,7 +30,8 @@ KNOWN_COLUMNS = {
 }
 """Names a column is found by when none is given; the first that is there counts."""
 
-TIME_UNITS = {"s": 1.0, "ms": 0.001}
+TIME_UNITS = {"s": 1, "ms": 1000}
+"""Units of time and how many of them a second has."""
 _EMPTY = {"", "nan", "na", "n/a", "none", "null"}
 
 
@@ -38,6 +40,7 @@ def read_table(
     *,
     encoding: str | None = None,
     separator: str | None = None,
+    quoted: bool = True,
 ) -> tuple[pd.DataFrame, str]:
     """A table with every cell as text, so that the words "null" and "nan" stay words.
 
@@ -47,6 +50,8 @@ def read_table(
     encoding : see `text.decode`.
     separator : None: a tab for .tsv; else the one of comma, semicolon and tab that divides the
         header most often.
+    quoted : whether a quote at the start of a cell opens a quoted cell; False: it is a character
+        like any other.
 
     Returns
     -------
@@ -68,7 +73,8 @@ def read_table(
     if separator is None:
         tab = Path(path).suffix.lower() == ".tsv"
         separator = "\t" if tab else max(",;\t", key=header.count)
-    rows = [row for row in csv.reader(lines, delimiter=separator) if row]
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    rows = [row for row in csv.reader(lines, delimiter=separator, quoting=quoting) if row]
     names, body = [name.strip() for name in rows[0]], rows[1:]
     for number, row in enumerate(body, start=1):
         if len(row) != len(names):
@@ -79,6 +85,14 @@ def read_table(
     return pd.DataFrame(body, columns=names, dtype=str), where
 
 
+@overload
+def column_of(
+    table: pd.DataFrame, role: str, columns: dict[str, str] | None, where: str
+) -> str: ...
+@overload
+def column_of(
+    table: pd.DataFrame, role: str, columns: dict[str, str] | None, where: str, *, needed: bool
+) -> str | None: ...
 def column_of(
     table: pd.DataFrame,
     role: str,
@@ -150,7 +164,7 @@ def numbers(
             raise DataError(
                 f"{where}, row {row + 1}: {content!r} in column {column!r} is infinite."
             )
-    return values * (TIME_UNITS[unit] if unit else 1.0)
+    return values / (TIME_UNITS[unit] if unit else 1)
 
 
 def read_word_table(
@@ -200,7 +214,7 @@ def read_word_table(
             raise DataError(
                 f"{where}, row {row}: the word is missing; remove the row or fill it in."
             )
-    onset = numbers(table, str(start), where, unit=time_unit, missing=missing)
+    onset = numbers(table, start, where, unit=time_unit, missing=missing)
     _check_pace(onset, time_unit, where)
     offset, notes = _offsets(table, columns, where, onset, time_unit, missing)
     unknown_times = int((~(np.isfinite(onset) & np.isfinite(offset))).sum())

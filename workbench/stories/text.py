@@ -58,8 +58,8 @@ def decode(raw: bytes, *, encoding: str | None = None, where: str = "the file") 
         ) from None
     if "\x00" in text:
         raise DataError(
-            f"{where}: character {text.index(chr(0))} is a zero byte, so this is no {chosen.upper()}"
-            " text; it may be UTF-16 without a byte-order mark: pass encoding='utf-16-le'."
+            f"{where}: character {text.index(chr(0))} is a zero byte, so this is no "
+            f"{chosen.upper()} text; it may be UTF-16 without a byte-order mark: pass encoding='utf-16-le'."
         )
     return text
 
@@ -72,7 +72,7 @@ def clean_text(text: str, whitespace: str = "collapse", *, where: str = "the tex
     text : the text of a file.
     whitespace : "collapse": every run of whitespace (line ends and paragraph breaks as well)
         becomes one space, so that a file broken into lines reads as it was told;
-        "keep": line ends become "\\n", everything else stays. Both strip both ends.
+        "keep": line ends become line feeds, everything else stays. Both strip both ends.
     where : the file, for messages.
 
     Raises
