@@ -19,7 +19,7 @@ from workbench.core.errors import InputError, MissingDataError
 from workbench.figures.graph import figure_graph
 from workbench.figures.theme import mm
 
-PREFERRED = {"modularity": "newman", "conductance": "standard:min", "intra_inter": "sums"}
+PREFERRED = {"modularity": "newman", "conductance": "standard:mean", "intra_inter": "sums"}
 
 
 def per_layer(table: pd.DataFrame) -> pd.DataFrame:
@@ -67,7 +67,7 @@ def test_intervals_are_moved_by_the_null():
 def test_null_band_is_the_widest_around_zero():
     table = make_table()
     fig = figure_graph(table, measures=["conductance"], story="harbour")
-    rows = select(per_layer(table), story="harbour", measure="conductance", variant="standard:min")
+    rows = select(per_layer(table), story="harbour", measure="conductance", variant="standard:mean")
     (band,) = traces(fig, "null band")
     half = 1.96 * rows.groupby("layer")["null_sd"].max().to_numpy(dtype=float)
     np.testing.assert_allclose(band["y"], np.concatenate([half, -half[::-1]]))
@@ -95,11 +95,11 @@ def test_panels_are_measures_by_stories_and_the_legend_stands_once():
 
 def test_axes_and_footnote_name_measure_variant_null_and_draws():
     table = make_table().assign(draws=1000)
-    fig = figure_graph(table, variants={"conductance": "standard:mean"})
+    fig = figure_graph(table, variants={"conductance": "standard:min"})
     titles = [axis["title"]["text"] for axis in fig.select_yaxes() if axis["title"]["text"]]
     assert titles == [
         "Δ Modularity<br>(newman)",
-        "Δ Conductance<br>(standard:mean)",
+        "Δ Conductance<br>(standard:min)",
         "Δ Intra/inter similarity<br>(sums)",
     ]
     text = footnote(fig)

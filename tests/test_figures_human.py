@@ -41,8 +41,9 @@ def test_marks_are_the_tables_numbers(measure, axis):
         row = rows.loc[method]
         assert list(mark["x"]) == [x]
         assert list(mark["y"]) == [row["value"]]
-        assert mark["error_y"]["array"][0] == pytest.approx(row["ci_high"] - row["value"])
-        assert mark["error_y"]["arrayminus"][0] == pytest.approx(row["value"] - row["ci_low"])
+        (interval,) = on(fig, "interval", axis, method=method)
+        assert list(interval["x"]) == [x, x]
+        assert list(interval["y"]) == [row["ci_low"], row["ci_high"]]
     known = rows.drop(index="H")
     order = np.arange(len(known))
     (null,) = on(fig, "null", axis)
@@ -96,7 +97,17 @@ def test_a_missing_value_is_absent_with_its_reason():
 def test_a_value_without_interval_has_no_bar():
     table = make_table().assign(ci_low=np.nan)
     fig = figure_human(table, story="pieman")
-    assert all(t["error_y"] == {"visible": False} for t in traces(fig, "value"))
+    assert traces(fig, "interval") == []
+    assert len(traces(fig, "value")) == 2 * (len(METHODS) - 1)
+
+
+def test_an_interval_may_lie_beside_the_value():
+    table = make_table()
+    table["ci_low"], table["ci_high"] = table["value"] + 0.01, table["value"] + 0.02
+    fig = figure_human(table, story="pieman", measures=["hamming"])
+    value = select(table, story="pieman", measure="hamming", method="S")["value"].item()
+    (interval,) = traces(fig, "interval", method="S")
+    np.testing.assert_allclose(interval["y"], [value + 0.01, value + 0.02])
 
 
 def test_titles_say_with_whom():

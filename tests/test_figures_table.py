@@ -9,8 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from workbench.comparison.table import HEADLINE
 from workbench.core.errors import InputError, MissingDataError
 from workbench.figures.tables import (
+    PREFERRED_VARIANTS,
     annotation_kinds,
     choose,
     describe_nulls,
@@ -24,7 +26,7 @@ PROVENANCE = "A small model: for demonstration and tests, not publication"
 METHODS = ("R", "F", "FM", "S", "SM", "SC", "H")
 VARIANTS = {
     "modularity": ("newman", "em-llm"),
-    "conductance": ("standard:mean", "standard:min"),
+    "conductance": ("standard:min", "standard:mean"),
     "intra_inter": ("sums", "means"),
 }
 
@@ -179,9 +181,13 @@ def test_choose_lists_what_there_is():
 def test_the_usual_variant_is_chosen_else_the_first():
     table = make_table()
     pairs = measure_variants(table, ["modularity", "conductance"], None, "f")
-    assert pairs == [("modularity", "newman"), ("conductance", "standard:min")]
-    other = table[table["variant"] != "standard:min"]
-    assert measure_variants(other, ["conductance"], None, "f") == [("conductance", "standard:mean")]
+    assert pairs == [("modularity", "newman"), ("conductance", "standard:mean")]
+    other = table[table["variant"] != "standard:mean"]
+    assert measure_variants(other, ["conductance"], None, "f") == [("conductance", "standard:min")]
+
+
+def test_figures_and_summaries_prefer_the_same_variants():
+    assert PREFERRED_VARIANTS == HEADLINE
 
 
 def test_variants_by_mapping_and_by_list():
@@ -189,7 +195,7 @@ def test_variants_by_mapping_and_by_list():
     measures = ["modularity", "conductance"]
     assert measure_variants(table, measures, {"modularity": "em-llm"}, "f") == [
         ("modularity", "em-llm"),
-        ("conductance", "standard:min"),
+        ("conductance", "standard:mean"),
     ]
     assert measure_variants(table, measures, ["standard:min", "standard:mean"], "f") == [
         ("conductance", "standard:min"),

@@ -75,7 +75,7 @@ def figure_graph(
     table : the tidy table of a comparison. Rows with a layer and no head are drawn.
     measures : measures to show, in order; those that are absent are left out.
     variants : {measure: variant}, or a list that may hold several per measure; None: "newman",
-        "standard:min", "sums".
+        "standard:mean", "sums".
     story, model : show one only.
     width : "single", "onehalf", "double" or millimetres; None: 90 mm for one column of panels,
         else 180 mm, wider from four columns on.
@@ -289,7 +289,7 @@ def _hover(record: dict[Any, Any]) -> str:
         f"difference {number('difference')} (value {number('value')}, "
         f"interval {number('ci_low')} to {number('ci_high')})",
         f"null {plain(record['null'])}: mean {number('null_mean')}, sd {number('null_sd')}",
-        f"z {number('z')}, p {number('p')}",
+        f"z {number('z')}, p {number('p')}; matched fixed {number('fixed')}",
     ]
     if isinstance(note, str) and note:
         lines.append(plain(note))

@@ -271,14 +271,28 @@ def _panel(
         )
     )
     for x, text, record in zip(at, hover, panel.to_dict("records"), strict=True):
-        value = float(record["value"])
+        value, method = float(record["value"]), record["method"]
+        style = method_style(method)
+        ends = [float(record["ci_low"]), float(record["ci_high"])]
+        if np.isfinite(ends).all():
+            # A line of its own: a bootstrap interval need not hold the value.
+            add(
+                go.Scatter(
+                    x=[x, x],
+                    y=ends,
+                    mode="lines",
+                    line={"color": style.colour, "width": 1.25},
+                    hoverinfo="skip",
+                    showlegend=False,
+                    legendgroup="value",
+                    meta={"what": "interval", "method": method},
+                )
+            )
         if np.isfinite(value):
-            style = method_style(record["method"])
             add(
                 go.Scatter(
                     x=[x],
                     y=[value],
-                    error_y=_interval(record, style.colour),
                     mode="markers",
                     marker={
                         "symbol": style.symbol,
@@ -286,29 +300,14 @@ def _panel(
                         "size": 7,
                         "line": {"width": 1.5 if style.symbol.endswith("-open") else 0},
                     },
-                    name=plain(record["method"]),
+                    name=plain(method),
                     legendgroup="value",
-                    meta={"what": "value", "method": record["method"]},
+                    meta={"what": "value", "method": method},
                     **(common | {"customdata": [text]}),
                 )
             )
         else:
             _absent(fig, float(x), str(record["note"] or ""), text, row, col)
-
-
-def _interval(record: Mapping[Any, Any], colour: str) -> dict[str, Any]:
-    low, high = float(record["ci_low"]), float(record["ci_high"])
-    value = float(record["value"])
-    if not (np.isfinite(low) and np.isfinite(high)):
-        return {"visible": False}
-    return {
-        "symmetric": False,
-        "array": [high - value],
-        "arrayminus": [value - low],
-        "color": colour,
-        "thickness": 1.25,
-        "width": 0,
-    }
 
 
 def _absent(fig: go.Figure, x: float, note: str, hover: str, row: int, col: int) -> None:

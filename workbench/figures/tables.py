@@ -20,10 +20,11 @@ __all__ = [
     "require_columns",
 ]
 
-# The variant shown when none is named; the table may hold more.
+# The variant shown when none is named; the table may hold more. (The minimum of conductance has
+# no interval: a minimum over events is not resampled.)
 PREFERRED_VARIANTS = {
     "modularity": "newman",
-    "conductance": "standard:min",
+    "conductance": "standard:mean",
     "intra_inter": "sums",
     "wasserstein": "sigma=0",
     "hamming": "sentence-gaps",
