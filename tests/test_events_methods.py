@@ -23,7 +23,8 @@ from workbench.events.methods import (
     parse_method,
     segment,
 )
-from workbench.events.proposals import PROPOSALS, even_starts, random_starts, surprise_boundaries
+from workbench.events.proposals import PROPOSALS, even_starts, random_starts
+from workbench.events.signals import surprise_boundaries
 from workbench.events.refinement import refine
 from workbench.events.sizes import limit_sizes, thin
 from workbench.events.threshold import threshold_flags
@@ -70,13 +71,12 @@ def test_codes_are_read(code, method):
     [
         (
             "X",
-            r"method 'X' is not known. Choose one of: R, RM, RC, F, FM, FC, S, SM, SC, H, HM, HC",
+            r"method 'X' is not known. Choose one of: R, RM, RC, RO, F, FM, FC, FO, S, SM, SC, SO, B,",
         ),
         ("", "method '' is not known"),
         ("SX", "method 'SX' is not known"),
         ("SMM", "method 'SMM' is not known"),
         ("MS", "method 'MS' is not known"),
-        ("B", "method 'B' is not known"),
         ("SM+C", r"method 'SM\+C': '\+C' adds a contiguity buffer.*memory system.*use 'SM'"),
         ("S:64", "method 'S:64': only F takes a number"),
         ("F:", "method 'F:': after the colon stands the number of tokens.*'F:64'"),

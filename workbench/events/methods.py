@@ -1,7 +1,8 @@
-"""Segmentation methods by code: a proposal (S, F, R, H), then a refinement (none, M, C).
+"""Segmentation methods by code: a proposal (S, F, R, H, ...), then a refinement (none, M, C, O).
 
     segment(trace, "SM")     surprisal threshold, refined by modularity
     segment(trace, "F:64")   events of 64 tokens
+    segment(trace, "SO")     the optimum of modularity with as many events as S
     methods_table()          every part with its source
 
 A new refinement is one row of `REFINEMENTS`, a new proposal one row of `PROPOSALS`; every
@@ -11,13 +12,16 @@ combination of the two is then a method.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from workbench.core.boundaries import Boundaries
+from workbench.core.checks import check_option
 from workbench.core.errors import InputError
 from workbench.core.trace import Trace
-from workbench.events.proposals import PROPOSALS, Options, Proposal
+from workbench.events.proposal import Options, Proposal
+from workbench.events.proposals import PROPOSALS
+from workbench.events.refinements import REFINEMENTS, Moves, Refinement
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,48 +37,6 @@ __all__ = [
     "parse_method",
     "segment",
 ]
-
-
-@dataclass(frozen=True)
-class Refinement:
-    """One row of `REFINEMENTS`.
-
-    Parameters
-    ----------
-    code : the letter in a method's code ("" for none).
-    name, description, source : for tables, `--help` and the README.
-    objective : what `refine` optimises, or None.
-    """
-
-    code: str
-    name: str
-    description: str
-    source: str
-    objective: str | None
-
-
-REFINEMENTS: dict[str, Refinement] = {
-    row.code: row
-    for row in (
-        Refinement("", "none", "The proposal as it is.", "", None),
-        Refinement(
-            "M",
-            "modularity",
-            "Each boundary moves to where the two events beside it have the highest modularity "
-            "in the key-similarity graph.",
-            "Fountas et al. 2025 (EM-LLM), section 3.3, Equation 3 and Algorithm 1",
-            "modularity",
-        ),
-        Refinement(
-            "C",
-            "conductance",
-            "Each boundary moves to where the two events beside it have the lowest conductance "
-            "in the key-similarity graph.",
-            "Fountas et al. 2025 (EM-LLM), section 3.3, Equation 4 and Algorithm 1",
-            "conductance",
-        ),
-    )
-}
 
 
 @dataclass(frozen=True)
@@ -164,6 +126,18 @@ def methods_table() -> pd.DataFrame:
     )
 
 
+@overload
+def segment(
+    trace: Trace, method: str | Method, *, per: None = None, **options: Any
+) -> Boundaries: ...
+@overload
+def segment(
+    trace: Trace, method: str | Method, *, per: Literal["layer"], **options: Any
+) -> dict[int, Boundaries]: ...
+@overload
+def segment(
+    trace: Trace, method: str | Method, *, per: Literal["head"], **options: Any
+) -> dict[tuple[int, int], Boundaries]: ...
 def segment(
     trace: Trace,
     method: str | Method,
@@ -191,7 +165,10 @@ def segment(
     chunk: int = 512,
     n_local: int = 4096,
     n_init: int = 128,
-) -> Boundaries:
+    optimum: str = "exactly",
+    per: Literal["layer", "head"] | None = None,
+    **more: Any,
+) -> Boundaries | dict[int, Boundaries] | dict[tuple[int, int], Boundaries]:
     """Cut what a model read into events.
 
     Proposal, then size limits (or the n_boundaries strongest), then refinement. Matching acts on
@@ -201,32 +178,46 @@ def segment(
     which S never proposes.) Refinement comes after `max_size`, and may leave a longer
     event.
 
+    Refinement O takes only the number of events from its proposal. Its events have at least
+    `min_size` tokens (the last may be cut off) and at most 2 · `max_size`, which is how long M can
+    make them; with n_boundaries, where S has no maximum, neither has O. So SO is never below SM.
+
     Parameters
     ----------
     trace : what the model did; its text is what is cut.
     method : a code, see `methods_table` ("S", "SM", "SC", "F", "FM", "F:64", "R", "H", ...).
-    gamma : S: sds above the mean that surprisal must exceed.
-    n_boundaries : S: the k strongest flags at least `min_size` apart, not merged, not split (if
-        there are fewer, all of them; `settings` says so). F, R: k boundaries; None: as many as S
-        finds with the same arguments. F with a length ("F:64") keeps its length. H: if people's
-        list has another number, the k most likely positions from their presses.
-    window, min_values, chunk, n_local, n_init : S: see `threshold_flags`. With window="chunk" a
-        refined method's first chunk is judged by the whole chunk, as in the released code.
-    start : S: "surprising" or "before", see `surprise_boundaries`.
+    gamma : S, B, E: sds above the mean that the signal must exceed.
+    n_boundaries : k boundaries; None: the method's own number. S, B, E: the k strongest flags
+        at least `min_size` apart, not merged, not split (if there are fewer, all of them;
+        `settings` says so). P: the k most probable. F, R, K, V: k; None: as many as S finds with
+        the same arguments. F with a length ("F:64") keeps its length. G: k; None: its own
+        choice. T: not followed. H: if people's list has another number, the k most likely
+        positions from their presses.
+    window, min_values, chunk, n_local, n_init : S, B, E: see `threshold_flags`. With
+        window="chunk" a refined method's first chunk is judged by the whole chunk, as in the
+        released code.
+    start : S, B, E: "surprising" or "before", see `surprise_boundaries`.
     min_size, max_size, short : tokens per event, see `size_events`; max_size None: no limit.
-    layers, heads : layers and key-value heads whose keys make the graph, weights added; None:
-        the last third of the layers, all heads.
-    graph : a KeyGraph over the trace's tokens, used instead (weights added if it has several).
-    rule, scope, variant, refine_window : refinement, see `refine`.
+    layers, heads : layers and key-value heads whose keys make the graph, weights added, and the
+        patterns that G, V and K cut; None: the last third of the layers, all heads.
+    graph : a KeyGraph over the trace's tokens, used to refine instead (weights added if it has
+        several).
+    rule, scope, variant, refine_window : refinement M and C, see `refine`.
+    optimum : refinement O: "exactly" as many events as the proposal, "at most" so many, or
+        "free", any number of at most `max_size` tokens (the proposal is then of no consequence).
     seed : R: seed of the draw.
     gap : R: smallest event; 1: uniform over all positions (the paper's baseline).
     source, time_rule, consensus : H: which list ("published", "presses", ...), how a time
         becomes a word, and further options of the consensus recipe.
+    per : "layer": refine on each layer's own graph (its heads' weights added), "head": on each
+        head's; for methods that use keys.
+    more : what only this proposal has (`PROPOSALS[code].options` lists names and defaults); see
+        `change_points` (P), `kernel_boundaries` (K), `state_boundaries` (G), `hmm_boundaries` (V).
 
     Returns
     -------
     Boundaries over tokens, with the method's code, its settings and, where the proposal has
-    one, the strength of each boundary.
+    one, the strength of each boundary. With `per`, a dict of them by layer, or by (layer, head).
 
     Raises
     ------
@@ -257,31 +248,95 @@ def segment(
         time_rule=time_rule,
         source=source,
         consensus=dict(consensus or {}),
+        layers=layers,
+        heads=heads,
+        more=_own_options(parsed, more),
     )
-    proposed = PROPOSALS[parsed.proposal].propose(trace, options)
-    settings: dict[str, Any] = {"method": asdict(parsed), **proposed.settings}
-    objective = REFINEMENTS[parsed.refinement].objective
-    if objective is None:
-        return proposed.with_(method=parsed.code, settings=settings)
-
-    from workbench.events.refinement import refine
-
-    graph, made_of = _graph(trace, layers, heads, graph)
-    # The released code refines chunk by chunk where it thresholds chunk by chunk.
-    in_chunks = rule == "reference" and window == "chunk"
-    refined = refine(
-        graph,
-        proposed,
-        objective=objective,
+    moves = Moves(
         rule=rule,
         scope=scope,
-        min_size=min_size,
-        window=refine_window,
         variant=variant,
-        chunk=chunk if in_chunks else None,
+        min_size=min_size,
+        max_size=max_size,
+        window=refine_window,
+        # The released code refines chunk by chunk where it thresholds chunk by chunk.
+        chunk=chunk if rule == "reference" and window == "chunk" else None,
+        matched=n_boundaries is not None,
+        optimum=optimum,
     )
+    if per is not None:
+        return _segment_each(trace, parsed, options, moves, per, graph)
+    return _segment_one(trace, parsed, options, moves, graph)
+
+
+def _segment_one(
+    trace: Trace, parsed: Method, options: Options, moves: Moves, graph: KeyGraph | None
+) -> Boundaries:
+    proposed = PROPOSALS[parsed.proposal].propose(trace, options)
+    return _refined(trace, proposed, parsed, options, moves, graph)
+
+
+def _refined(
+    trace: Trace,
+    proposed: Boundaries,
+    parsed: Method,
+    options: Options,
+    moves: Moves,
+    graph: KeyGraph | None,
+) -> Boundaries:
+    settings: dict[str, Any] = {"method": asdict(parsed), **proposed.settings}
+    apply = REFINEMENTS[parsed.refinement].refine
+    if apply is None:
+        return proposed.with_(method=parsed.code, settings=settings)
+    graph, made_of = _graph(trace, options.layers, options.heads, graph)
+    refined = apply(graph, proposed, moves)
     settings |= {"refinement": refined.settings["refinement"], "graph": made_of}
     return refined.with_(method=parsed.code, settings=settings)
+
+
+def _segment_each(
+    trace: Trace, parsed: Method, options: Options, moves: Moves, per: str, graph: KeyGraph | None
+) -> dict[int, Boundaries] | dict[tuple[int, int], Boundaries]:
+    """One cut for each layer, or for each layer and head."""
+    check_option("per", per, ["layer", "head"])
+    if graph is not None:
+        raise InputError(f"per={per!r} makes a graph for each {per}; leave out graph=.")
+    row = PROPOSALS[parsed.proposal]
+    keyed = row.uses_keys(options)
+    if not keyed and REFINEMENTS[parsed.refinement].refine is None:
+        raise InputError(
+            f"per={per!r} cuts the keys of each {per}, and method {parsed.code!r} uses no keys: "
+            f"all cuts would be the same. Refine it ({parsed.proposal}M, {parsed.proposal}C, "
+            f"{parsed.proposal}O)."
+        )
+    layers = _numbers(trace.layers.tolist() if options.layers is None else options.layers)
+    heads = _numbers(trace.kv_heads.tolist() if options.heads is None else options.heads)
+    if not layers:
+        trace.keys()  # an error that says how to record them
+    shared = None if keyed else row.propose(trace, options)
+
+    def cut(layer: int, chosen: int | list[int]) -> Boundaries:
+        here = replace(options, layers=layer, heads=chosen)
+        proposed = row.propose(trace, here) if shared is None else shared
+        return _refined(trace, proposed, parsed, here, moves, None)
+
+    if per == "layer":
+        return {layer: cut(layer, heads) for layer in layers}
+    return {(layer, head): cut(layer, head) for layer in layers for head in heads}
+
+
+def _own_options(parsed: Method, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The proposal's own options, those given in the place of the defaults."""
+    known = PROPOSALS[parsed.proposal].options
+    for name in given:
+        if name not in known:
+            takes = f"; method {parsed.proposal} has {', '.join(known)}" if known else ""
+            others = [row.code for row in PROPOSALS.values() if name in row.options]
+            whose = f" It belongs to method {', '.join(others)}." if others else ""
+            raise InputError(
+                f"method {parsed.code!r} has no argument {name!r} (see segment{takes}).{whose}"
+            )
+    return {**known, **given}
 
 
 def _graph(

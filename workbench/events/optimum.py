@@ -86,7 +86,7 @@ def optimal_boundaries(
         "at_most": at_most if at_most is None else int(at_most),
         "min_size": int(min_size),
         "max_size": max_size if max_size is None else int(max_size),
-        "modularity": float(graph.summed().modularity(found)),  # type: ignore[arg-type]
+        "modularity": float(graph.summed().modularity(found)),
     }
     return found.with_(settings=settings)
 
@@ -176,7 +176,8 @@ def _perpendicular(
     prefix: NDArray[np.float64], vector: NDArray[np.float64], raw: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Of each row, counted from the middle one: the part perpendicular to `vector`, the product
-    with it, and the squared length of that part."""
+    with it, and the squared length of that part.
+    """
     rows = prefix - prefix[len(prefix) // 2]
     along = rows @ vector
     rows -= np.multiply.outer(along / raw, vector)
