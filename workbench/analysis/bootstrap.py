@@ -64,7 +64,8 @@ class Interval:
 
     def remark(self, value: float) -> str:
         """What has to be said when the interval excludes the value it stands beside; else ""."""
-        if np.isnan(value) or np.isnan(self.low) or self.low <= value <= self.high:
+        inside = self.low - 1e-12 <= value <= self.high + 1e-12
+        if inside or np.isnan(value) or np.isnan(self.low):
             return ""
         side = "above" if value < self.low else "below"
         return (

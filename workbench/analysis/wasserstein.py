@@ -132,6 +132,7 @@ def _mixtures(left: NDArray[np.float64], right: NDArray[np.float64]) -> float:
     """
     edges = _cells(left, right)
     difference, area, slope = _difference(edges, left, right)
+    difference[np.abs(difference) < 1e-13] = 0.0  # the signs of rounding are no crossings
     low, high = difference[:-1], difference[1:]
     towards = (low * slope[:-1] < 0) & (high * slope[1:] > 0)
     # Wide cells lie beyond every tail, where F − G is constant.
