@@ -216,6 +216,7 @@ def test_eventnoise_presses(
     np.testing.assert_allclose(presses["time"], own["times"])
     assert story.annotation().duration == duration
     assert presses["time"].max() < duration
+    assert any("fewer than 30 people per condition" in note for note in story.notes)
     # People's boundaries come from clear speech unless asked otherwise.
     np.testing.assert_array_equal(story.consensus(), story.consensus(condition="clear"))
     assert not np.array_equal(story.consensus(), story.consensus(condition="-4SNR"))

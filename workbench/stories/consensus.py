@@ -19,6 +19,7 @@ from workbench.core.errors import InputError, MissingDataError
 from workbench.core.story import Annotation, Story
 
 __all__ = [
+    "FEW_PEOPLE",
     "conditions",
     "leave_one_out_correlation",
     "likely_times",
@@ -179,18 +180,22 @@ def leave_one_out_correlation(matrix: ArrayLike) -> Floats:
     Shape (people,); NaN for one who pressed never or always.
     """
     series = np.asarray(matrix)
-    total = series.sum(axis=0, dtype=np.float64)
-    result = np.full(len(series), np.nan)
-    if len(series) < 2:
+    people, bins = series.shape
+    result = np.full(people, np.nan)
+    if people < 2:
         return result
+    total = series.sum(axis=0, dtype=np.float64)
+    total_sum, total_square = total.sum(), total @ total
     for person, own in enumerate(series):
         x = own.astype(np.float64)
-        y = (total - x) / (len(series) - 1)
-        x -= x.mean()
-        y -= y.mean()
-        scale = np.sqrt((x @ x) * (y @ y))
-        if scale > 0:
-            result[person] = (x @ y) / scale
+        # The others are total − x (their mean has the same correlation), so sums of products do.
+        x_sum, x_square, product = x.sum(), x @ x, x @ total
+        y_sum, y_square = total_sum - x_sum, total_square - 2 * product + x_square
+        x_spread = x_square - x_sum**2 / bins
+        y_spread = y_square - y_sum**2 / bins
+        if x_spread > 1e-12 * x_square and y_spread > 1e-12 * y_square:
+            shared = product - x_square - x_sum * y_sum / bins
+            result[person] = shared / np.sqrt(x_spread * y_spread)
     return result
 
 

@@ -13,6 +13,7 @@ from workbench.core.errors import DataError
 from workbench.core.folders import data_folder
 from workbench.core.story import Annotation, Story
 from workbench.stories.alignment import timed_words, untimed_words
+from workbench.stories.consensus import FEW_PEOPLE
 from workbench.stories.download import source_file
 from workbench.stories.presses import presses_from_times, read_mat
 from workbench.stories.tables import numbers, read_table, read_word_table
@@ -190,7 +191,13 @@ def _eventnoise(entry: NamedStory) -> Story:
     heard = "People per condition: " + ", ".join(
         f"{counts[name]} {name}" for name in sorted(counts.index)
     )
-    return entry.story(text, words, (annotation,), (*assumed, *notes, f"{heard}."))
+    remarks = [*assumed, *notes, f"{heard}."]
+    if counts.max() < FEW_PEOPLE:
+        remarks.append(
+            f"With fewer than {FEW_PEOPLE} people per condition the consensus depends on the "
+            "percentile: see percentile_sensitivity."
+        )
+    return entry.story(text, words, (annotation,), tuple(remarks))
 
 
 _EVENTNOISE = "panela2026_eventnoise"

@@ -43,7 +43,8 @@ def lack_of_sentences(story: Story) -> str:
     return (
         f"the {story.n_words} words of {story.name!r} are printed nearly without punctuation "
         f"({splitter()} finds {found} sentence{'s' if found > 1 else ''}), so there are no "
-        "sentence gaps to go by; load it with a punctuated text=, or use rules and measures on words."
+        "sentence gaps to go by; load it with a punctuated text=, or use rules and "
+        "measures on words."
     )
 
 

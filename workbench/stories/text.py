@@ -59,7 +59,8 @@ def decode(raw: bytes, *, encoding: str | None = None, where: str = "the file") 
     if "\x00" in text:
         raise DataError(
             f"{where}: character {text.index(chr(0))} is a zero byte, so this is no "
-            f"{chosen.upper()} text; it may be UTF-16 without a byte-order mark: pass encoding='utf-16-le'."
+            f"{chosen.upper()} text; it may be UTF-16 without a byte-order mark: pass "
+            "encoding='utf-16-le'."
         )
     return text
 
