@@ -6,13 +6,11 @@ a non-zero status and one line.
 
 from __future__ import annotations
 
-import json
 import sys
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import click
 import typer
 
 from workbench.core.errors import InputError, WorkbenchError
@@ -25,11 +23,15 @@ __all__ = ["app", "main"]
 app = typer.Typer(
     name="workbench",
     help="Cut stories into events with a language model, and compare the cuts with people.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+# typer carries its own copy of click or uses an installed one; both have this base of usage errors.
+_UsageError = typer.BadParameter.__mro__[2]
 
 Json = Annotated[bool, typer.Option("--json", help="Print a list of rows as JSON, nothing else.")]
 ModelName = Annotated[
@@ -37,6 +39,14 @@ ModelName = Annotated[
 ]
 Gamma = Annotated[float, typer.Option(help="Threshold of surprise, in standard deviations.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+
+
+@app.callback()
+def start(context: typer.Context) -> None:
+    """Show the help when no command is named."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(2)
 
 
 @app.command(
@@ -147,7 +157,9 @@ def segment(
 
     parse_method(method)  # a wrong code is told before a model is loaded
     path = Path(source)
-    trace = load_trace(path) if path.suffix == ".zarr" else cached_record(source, model, progress=True)
+    trace = (
+        load_trace(path) if path.suffix == ".zarr" else cached_record(source, model, progress=True)
+    )
     events = run(trace, method, gamma=gamma, n_boundaries=boundaries, seed=seed)
     table = events_table(trace, events)
     if as_json:
@@ -219,20 +231,18 @@ def main(arguments: list[str] | None = None) -> None:
     warnings.showwarning = show
     try:
         status = app(args=arguments, prog_name="workbench", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        sys.exit(2)
-    except click.ClickException as error:
-        print(f"error: {_one_line(error.format_message())}", file=sys.stderr)
-        sys.exit(error.exit_code or 2)
-    except WorkbenchError as error:
-        print(f"error: {_one_line(error)}", file=sys.stderr)
-        sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
+    except (typer.Abort, KeyboardInterrupt):
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
+    except WorkbenchError as error:
+        print(f"error: {_one_line(error)}", file=sys.stderr)
+        sys.exit(2)
+    except _UsageError as error:
+        message = error.format_message()  # type: ignore[attr-defined]
+        print(f"error: {_one_line(message)} (see workbench --help)", file=sys.stderr)
+        sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -71,9 +71,7 @@ class HumanMeasures:
         )
         people = None
         if has_presses(story) and story.has_times:
-            people = people_on_words(
-                story, rule=settings.time_rule, condition=settings.condition
-            )
+            people = people_on_words(story, rule=settings.time_rule, condition=settings.condition)
             people = people if len(people.subjects) > 1 else None
         return cls(trace, settings, matched, people, _notes(story, matched, settings))
 

@@ -349,5 +349,3 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 def _file_name(name: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
-
-

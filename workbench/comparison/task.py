@@ -115,9 +115,13 @@ def compare_one(
         for null, note, starts in _null_draws(events, settings):
             said = _sentences([*notes, note])
             for row in graphs.rows(events, starts, fixed):
-                rows.append({**common, "null": null, **row, "note": _sentences([said, row["note"]])})
+                rows.append(
+                    {**common, "null": null, **row, "note": _sentences([said, row["note"]])}
+                )
             for row in human.rows(code, events, starts, fixed):
-                rows.append({**common, "null": null, **row, "note": _sentences([said, row["note"]])})
+                rows.append(
+                    {**common, "null": null, **row, "note": _sentences([said, row["note"]])}
+                )
     words = trace.words()[["word", "onset", "surprisal"]]
     words.insert(0, "model", name)
     words.insert(0, "story", story.name)
@@ -195,4 +199,3 @@ _NULL_STREAM = {"lengths": 1, "uniform": 2, "min_gap": 3, "shift": 4}
 
 def _sentences(parts: list[str]) -> str:
     return "; ".join(dict.fromkeys(part for part in parts if part))
-
