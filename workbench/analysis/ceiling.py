@@ -8,7 +8,9 @@ against the distances that people reach among themselves.
 
 Which of the two is smaller depends on the number of people and on the measure. With many people
 a consensus of half of them is stable, while one person's presses are few or many (3 to 95 on Pie
-Man) and noisy; with a dozen people it is noisy itself.
+Man) and noisy; with a dozen people it is noisy itself. Numbers of boundaries are not matched
+among people. For the Hamming distance that matters most: whoever presses rarely is close to any
+consensus of m boundaries on N gaps, at m/N without a single press.
 """
 
 from __future__ import annotations
