@@ -136,7 +136,21 @@ def test_no_interval_no_band():
     table = make_table().assign(ci_low=np.nan, ci_high=np.nan)
     fig = figure_graph(table, story="pieman")
     assert traces(fig, "interval") == []
+    assert "intervals of the values" not in footnote(fig)
     assert "Coloured bands" not in footnote(fig)
+
+
+def test_intervals_left_out_are_said_to_be():
+    fig = figure_graph(make_table(), measures=["modularity"], story="pieman", intervals=False)
+    assert traces(fig, "interval") == []
+    assert "The intervals of the values are not drawn; they are in the table." in footnote(fig)
+
+
+def test_lines_stand_before_the_bands():
+    fig = figure_graph(make_table(), measures=["modularity"], story="pieman")
+    order = [trace.meta["what"] for trace in fig.data if trace.meta["what"] != "legend"]
+    ranks = [["interval", "null band", "difference"].index(what) for what in order]
+    assert ranks == sorted(ranks)
 
 
 def test_width_follows_the_number_of_stories():

@@ -119,7 +119,7 @@ def test_translucent():
 
 
 def test_a_legend_that_needs_two_lines_fills_them_evenly():
-    names = ["null", *PAPER]
+    names = ["null", *PAPER, "BM"]
     legend, height = horizontal_legend(names, column_px("double"), 80)
     one_line, low = horizontal_legend(names[:4], column_px("double"), 80)
     assert height > low

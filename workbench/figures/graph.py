@@ -40,6 +40,10 @@ __all__ = ["figure_graph"]
 
 # Two-sided 5 % of a normal distribution, in standard deviations of the null.
 BAND_SD = 1.96
+_INTERVALS = {
+    True: " Coloured bands: interval of the value.",
+    False: " The intervals of the values are not drawn; they are in the table.",
+}
 _COLUMNS = (
     *("story", "model", "method", "measure", "variant", "layer", "head"),
     *("value", "ci_low", "ci_high", "null", "null_mean", "null_sd", "difference"),
@@ -60,6 +64,7 @@ def figure_graph(
     story: str | None = None,
     model: str | None = None,
     *,
+    intervals: bool = True,
     width: str | float | None = None,
 ) -> go.Figure:
     """Graph measures per layer, as differences from the named null (EM-LLM Figure 4A).
@@ -77,6 +82,8 @@ def figure_graph(
     variants : {measure: variant}, or a list that may hold several per measure; None: "newman",
         "standard:mean", "sums".
     story, model : show one only.
+    intervals : False leaves the intervals out, which can be much wider than the differences, and
+        says so in the footnote.
     width : "single", "onehalf", "double" or millimetres; None: 90 mm for one column of panels,
         else 180 mm, wider from four columns on.
 
@@ -142,12 +149,15 @@ def figure_graph(
                     row=i, col=j, showarrow=False,
                 )  # fmt: skip
                 continue
+            # From the back: wide intervals, the null's band, lines that nothing dims.
+            lines = {method: panel[panel["method"] == method] for method in methods}
+            for method in methods if intervals else ():
+                _interval(fig, lines[method], method, min(0.13, 0.5 / len(methods)), i, j)
             _null_band(fig, panel, i, j, first="null" not in shown)
             shown.add("null")
             for method in methods:
-                lines = panel[panel["method"] == method]
-                if len(lines):
-                    _method_line(fig, lines, method, i, j, first=method not in shown)
+                if len(lines[method]):
+                    _method_line(fig, lines[method], method, i, j, first=method not in shown)
                     shown.add(method)
         title = f"Δ {_TITLES.get(measure, measure)}<br>({plain(variant)})"
         fig.update_yaxes(title_text=title, row=i, col=1)
@@ -159,7 +169,7 @@ def figure_graph(
         f"Δ: mean over a layer's heads minus the mean of the null. Null: {describe_nulls(drawn)}. "
         f"Grey: ±{BAND_SD} sd of the null around zero (the widest of the methods at each layer); "
         "markers: outside the method's own band."
-        + (" Coloured bands: interval of the value." if has_interval else "")
+        + (_INTERVALS[intervals] if has_interval else "")
         + " Better separated events: modularity and intra/inter higher, conductance lower.",
         f"{describe_methods(methods)}.",
     ]
@@ -183,7 +193,7 @@ def _null_band(fig: go.Figure, panel: pd.DataFrame, row: int, col: int, *, first
             x=np.concatenate([layers, layers[::-1]]),
             y=np.concatenate([half, -half[::-1]]),
             fill="toself",
-            fillcolor="#E6E6E6",
+            fillcolor="rgba(90,90,90,0.22)",
             line={"width": 0},
             mode="lines",
             hoverinfo="skip",
@@ -198,36 +208,46 @@ def _null_band(fig: go.Figure, panel: pd.DataFrame, row: int, col: int, *, first
     fig.add_hline(y=0, line={"width": 0.75, "color": "#555555"}, layer="below", row=row, col=col)
 
 
+def _interval(
+    fig: go.Figure, lines: pd.DataFrame, method: str, opacity: float, row: int, col: int
+) -> None:
+    """The interval of a method's values, moved by the null's mean like the values."""
+    import plotly.graph_objects as go
+
+    layer = lines["layer"].to_numpy(dtype=float)
+    shift = (lines["difference"] - lines["value"]).to_numpy(dtype=float)
+    low = lines["ci_low"].to_numpy(dtype=float) + shift
+    high = lines["ci_high"].to_numpy(dtype=float) + shift
+    both = np.isfinite(low) & np.isfinite(high)
+    if not both.any():
+        return
+    fig.add_trace(
+        go.Scatter(
+            x=np.concatenate([layer[both], layer[both][::-1]]),
+            y=np.concatenate([high[both], low[both][::-1]]),
+            fill="toself",
+            fillcolor=translucent(method_style(method).colour, opacity),
+            line={"width": 0},
+            mode="lines",
+            hoverinfo="skip",
+            legendgroup=method,
+            showlegend=False,
+            meta={"what": "interval", "method": method},
+        ),
+        row=row,
+        col=col,
+    )
+
+
 def _method_line(
     fig: go.Figure, lines: pd.DataFrame, method: str, row: int, col: int, *, first: bool
 ) -> None:
-    """One method's line, its interval band, and markers outside its own null band."""
+    """One method's line, with markers outside of its own null band."""
     import plotly.graph_objects as go
 
     style = method_style(method)
     layer = lines["layer"].to_numpy(dtype=float)
     difference = lines["difference"].to_numpy(dtype=float)
-    shift = difference - lines["value"].to_numpy(dtype=float)
-    low = lines["ci_low"].to_numpy(dtype=float) + shift
-    high = lines["ci_high"].to_numpy(dtype=float) + shift
-    both = np.isfinite(low) & np.isfinite(high)
-    if both.any():
-        fig.add_trace(
-            go.Scatter(
-                x=np.concatenate([layer[both], layer[both][::-1]]),
-                y=np.concatenate([high[both], low[both][::-1]]),
-                fill="toself",
-                fillcolor=translucent(style.colour, 0.13),
-                line={"width": 0},
-                mode="lines",
-                hoverinfo="skip",
-                legendgroup=method,
-                showlegend=False,
-                meta={"what": "interval", "method": method},
-            ),
-            row=row,
-            col=col,
-        )
     null_sd = lines["null_sd"].to_numpy(dtype=float)
     outside = np.abs(difference) > BAND_SD * null_sd
     hover = [_hover(record) for record in lines.to_dict("records")]

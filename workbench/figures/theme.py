@@ -229,7 +229,7 @@ def use_theme() -> str:
             "font": {"family": FONT, "size": FONT_PX, "color": "#000000"},
             "hoverlabel": {"align": "left", "font": {"family": FONT, "size": 12}},
             "hovermode": "closest",
-            "legend": {"font": {"size": FONT_PX}, "itemwidth": 30, "tracegroupgap": 2},
+            "legend": {"font": {"size": SMALL_PX}, "itemwidth": 30, "tracegroupgap": 2},
             "paper_bgcolor": "white",
             "plot_bgcolor": "white",
             "title": {"font": {"size": FONT_PX}},
@@ -252,7 +252,7 @@ def horizontal_legend(
 
     Plotly reserves no room for a legend above the axes, so its entries get a known width.
     """
-    entry = 5 + 0.48 * FONT_PX * max(len(name) for name in names)
+    entry = 2 + 0.48 * SMALL_PX * max(len(name) for name in names)
     # Plotly draws 30 px of line and 16 px of gaps beside each text, within the axes' width.
     room, beside = width_px - margins_px, 46.0
     lines = -(-len(names) // max(1, int(room // (entry + beside))))
