@@ -11,15 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.core.errors import DataError, InputError
-from workbench.stories.alignment import (
-    align_times,
-    fill_times,
-    normalised,
-    repair_times,
-    timed_words,
-    token_words,
-    word_spans,
-)
+from workbench.stories.alignment import align_times, timed_words, token_words, word_spans
+from workbench.stories.repairs import fill_times, normalised, repair_times
 
 AWKWARD = [
     "He'd said: \u201cdon\u2019t\u201d \u2014 and left.",

@@ -235,8 +235,8 @@ def _people(
         keep = np.flatnonzero(inside)[np.sort(first)][:k]
         if len(keep) < k:
             raise MissingDataError(
-                f"people's presses of {story.name!r} have {len(keep)} maxima on different words, "
-                f"and {k} were asked for."
+                f"people's presses of {story.name!r} give {len(keep)} positions a second apart on "
+                f"different words, and {k} were asked for."
             )
         inside = np.isin(np.arange(len(words)), keep)
     settings |= {
