@@ -1,4 +1,4 @@
-"""A tiny random Llama with a real byte-level tokenizer, as a LanguageModel: nothing is downloaded."""
+"""A tiny random Llama with a real byte-level tokenizer; nothing is downloaded."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ app = typer.Typer(
 )
 
 # typer carries its own copy of click or uses an installed one; both have this base of usage errors.
-_UsageError = typer.BadParameter.__mro__[2]
+_UsageError: Any = typer.BadParameter.__mro__[2]
 
 Json = Annotated[bool, typer.Option("--json", help="Print a list of rows as JSON, nothing else.")]
 ModelName = Annotated[
@@ -240,7 +240,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"error: {_one_line(error)}", file=sys.stderr)
         sys.exit(2)
     except _UsageError as error:
-        message = error.format_message()  # type: ignore[attr-defined]
+        message = error.format_message()
         print(f"error: {_one_line(message)} (see workbench --help)", file=sys.stderr)
         sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)

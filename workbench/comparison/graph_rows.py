@@ -1,4 +1,4 @@
-"""Graph measures of one cut as rows of the table: heads, layer means, the mean, the summed graph."""
+"""Graph measures of one cut as rows of the table: heads, layer means, mean, summed graph."""
 
 from __future__ import annotations
 

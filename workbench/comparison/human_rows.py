@@ -119,13 +119,12 @@ class HumanMeasures:
         return table
 
     def rows(
-        self, code: str, events: Boundaries, starts: NDArray[np.int64], fixed: Boundaries
+        self, events: Boundaries, starts: NDArray[np.int64], fixed: Boundaries
     ) -> Iterator[dict[str, Any]]:
         """Rows of one cut under one null; nothing for a story without an annotation.
 
         Parameters
         ----------
-        code : the method's code.
         events : the cut, over tokens.
         starts : null draws, shape (draws, n_events).
         fixed : evenly spaced events, as many.

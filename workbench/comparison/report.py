@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,8 +40,8 @@ def report(result: Comparison, width: int = 110) -> str:
     notes += [
         _wrap(
             "interval: 95 %, resampling the story's events with their lengths held fixed (graph "
-            "measures) or the people (distances); null: mean ± sd of random segmentations; p two-sided, not corrected "
-            "for the number of rows; fixed: evenly spaced events, as many; ceiling: the range "
+            "measures) or the people (distances); null: mean ± sd of random segmentations; p two-"
+            "sided, not corrected for the number of rows; fixed: evenly spaced events, as many; ceiling: the range "
             "people reach among themselves. + and − mark the better and the worse side of the "
             "null. The Wasserstein distance alone rewards even spacing.",
             width,
@@ -114,7 +115,7 @@ def _side(measure: str, difference: float) -> str:
     return " +" if (difference < 0) == LOWER_IS_BETTER[measure] else " −"
 
 
-def _digits(row: dict[str, Any]) -> int:
+def _digits(row: Mapping[Any, Any]) -> int:
     """Decimals that show the null's sd (or the value, without one) to two digits."""
     scale = row["null_sd"] if np.isfinite(row["null_sd"]) and row["null_sd"] > 0 else row["value"]
     if not np.isfinite(scale) or scale == 0:

@@ -89,7 +89,9 @@ class Comparison:
             under = pd.MultiIndex.from_frame(self.table.loc[shown, keys].drop_duplicates())
             rest = ~pd.MultiIndex.from_frame(self.table[keys]).isin(under)
             shown |= rest & (self.table["null"] == "shift")
-        return self.table[shown]
+        rows = self.table[shown]
+        rows.attrs["draws"] = self.settings["draws"]  # figures print it
+        return rows
 
     def summary(self, variants: Mapping[str, str] | None = None) -> pd.DataFrame:
         """One row per story × model × method × measure (and per null, where several were asked).
@@ -249,7 +251,7 @@ class Comparison:
         }
 
     def _repr_html_(self) -> str:
-        html: str = self.summary().to_html(escape=True, index=False, float_format="%.4g")
+        html: str = self.summary().to_html(escape=True, index=False, float_format="{:.4g}".format)
         return html
 
     def __repr__(self) -> str:

@@ -92,7 +92,7 @@ def as_table(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     for column in _NUMBERS:
         frame[column] = pd.to_numeric(frame[column], errors="coerce").astype("float64")
     for column in _WHOLE:
-        frame[column] = pd.array(frame[column], dtype="Int64")
+        frame[column] = frame[column].astype("Int64")
     for column in _WORDS:
         frame[column] = frame[column].fillna("").astype("str")
     return frame

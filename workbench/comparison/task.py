@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -114,14 +115,13 @@ def compare_one(
         }
         for null, note, starts in _null_draws(events, settings):
             said = _sentences([*notes, note])
-            for row in graphs.rows(events, starts, fixed):
-                rows.append(
-                    {**common, "null": null, **row, "note": _sentences([said, row["note"]])}
-                )
-            for row in human.rows(code, events, starts, fixed):
-                rows.append(
-                    {**common, "null": null, **row, "note": _sentences([said, row["note"]])}
-                )
+            measured = itertools.chain(
+                graphs.rows(events, starts, fixed), human.rows(events, starts, fixed)
+            )
+            rows += [
+                {**common, "null": null, **row, "note": _sentences([said, row["note"]])}
+                for row in measured
+            ]
     words = trace.words()[["word", "onset", "surprisal"]]
     words.insert(0, "model", name)
     words.insert(0, "story", story.name)
