@@ -24,6 +24,14 @@ _KINDS = {
     "": "no annotation",
 }
 
+_LEGEND = (
+    "interval: 95 %, resampling the story's events with their lengths held fixed (graph measures) "
+    "or the people (distances); null: mean ± sd of random segmentations; p two-sided, not "
+    "corrected for the number of rows; fixed: evenly spaced events, as many; ceiling: the range people reach "
+    "among themselves. + and − mark the better and the worse side of the null. The Wasserstein "
+    "distance alone rewards even spacing."
+)
+
 
 def report(result: Comparison, width: int = 110) -> str:
     """The summary as text: every value beside its interval, null, fixed twin and ceiling."""
@@ -37,16 +45,7 @@ def report(result: Comparison, width: int = 110) -> str:
             parts.append(f"{story} · {model} · {_KINDS.get(kind, kind)} · null: {null}")
             parts.append(_block(rows))
     notes = [_wrap(f"{note.rstrip('.')}.", width) for note in result.settings.get("notes", [])]
-    notes += [
-        _wrap(
-            "interval: 95 %, resampling the story's events with their lengths held fixed (graph "
-            "measures) or the people (distances); null: mean ± sd of random segmentations; p two-"
-            "sided, not corrected for the number of rows; fixed: evenly spaced events, as many; ceiling: the range "
-            "people reach among themselves. + and − mark the better and the worse side of the "
-            "null. The Wasserstein distance alone rewards even spacing.",
-            width,
-        )
-    ]
+    notes.append(_wrap(_LEGEND, width))
     notes += [_wrap(text, width) for text in dict.fromkeys(summary["provenance"])]
     return "\n\n".join(parts) + "\n\n" + "\n".join(notes)
 
