@@ -76,7 +76,7 @@ def optimal_boundaries(
     longest = n if max_size is None else min(max_size, n)
     gains = _gains(prefix, norms, graph.diagonal, longest)
     wanted = n_events if n_events is not None else at_most
-    if wanted is None or (at_most is not None and at_most * min_size >= n + min_size):
+    if wanted is None or (at_most is not None and _no_bound(at_most, n, min_size)):
         starts = _any_number(gains, n, min_size, longest)
     else:
         starts = _counted(gains, n, min_size, longest, wanted, exactly=n_events is not None)
@@ -114,8 +114,8 @@ def _check(
                 f"n_events={count} events of at least min_size={min_size} do not fit into {n} "
                 "positions; lower one of the two."
             )
-        needed = 12 * (count + 1) * (n + 1)
-        if needed > _TABLE_BYTES:
+        needed = 12 * count * (n + 1)
+        if needed > _TABLE_BYTES and not (name == "at_most" and _no_bound(count, n, min_size)):
             raise InputError(
                 f"{name}={count} over {n} positions needs a table of {needed / 1e9:.1f} GB; leave "
                 "the number of events free, or cut a shorter text."
@@ -126,6 +126,11 @@ def _check(
             f"gains ({4e-9 * n * (n + 1):.1f} GB). Give a max_size (128), or at most {UNLIMITED:,} "
             "positions."
         )
+
+
+def _no_bound(at_most: int, n: int, min_size: int) -> bool:
+    """Whether no cut has more events than that anyway."""
+    return at_most * min_size >= n + min_size
 
 
 _Block = tuple[int, int, NDArray[np.float64]]

@@ -15,8 +15,12 @@ from workbench.core.boundaries import Boundaries
 from workbench.core.checks import plural
 from workbench.core.errors import InputError, MissingDataError
 from workbench.core.trace import Trace
+from workbench.events.changepoint import CHANGE_POINTS
+from workbench.events.hmm import EVENT_HMM
+from workbench.events.kernels import KERNEL
 from workbench.events.proposal import Options, Proposal, check_count, matched
 from workbench.events.signals import BAYESIAN, ENTROPY, SURPRISAL, boundary_count
+from workbench.events.states import STATES
 
 __all__ = ["PROPOSALS", "even_starts", "random_starts"]
 
@@ -160,6 +164,10 @@ PROPOSALS: dict[str, Proposal] = {
             "Sadvilkar & Neumann 2020 (pysbd); the sentence baseline of EM-LLM's released code",
             _sentences,
         ),
+        CHANGE_POINTS,
+        KERNEL,
+        STATES,
+        EVENT_HMM,
         Proposal(
             "H",
             "people",
