@@ -128,8 +128,8 @@ def asymmetry(
     observed = measures(observed_counts, ones)
     nulls: dict[str, list[float]] = {name: [] for name in MEASURES}
     for outputs in permuted_outputs(sequences, null, draws, seed) if draws else ():
-        for name, value in measures(counter(outputs), ones).items():
-            nulls[name].append(float(value[0]))
+        for name, drawn in measures(counter(outputs), ones).items():
+            nulls[name].append(float(drawn[0]))
     boot = None
     if resamples and counter.n_subjects > 1:
         boot = measures(observed_counts, bootstrap_weights(counter.n_subjects, resamples, seed))
@@ -155,15 +155,13 @@ def asymmetry(
     return pd.DataFrame(rows)
 
 
-Combine = Callable[
-    [NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]
-]
+Combine = Callable[[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], NDArray[np.float64]]
 
 
 def _mean_of_subjects(
     actual: NDArray[np.int64], possible: NDArray[np.int64], weights: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Weighted mean over subjects of their curves, those without a value left out: (draws, lags)."""
+    """Weighted mean over subjects of their curves where they have a value, (draws, lags)."""
     curves = crp(actual, possible)
     defined = np.isfinite(curves)
     return _divide(weights @ np.where(defined, curves, 0.0), weights @ defined.astype(np.int64))
@@ -172,11 +170,11 @@ def _mean_of_subjects(
 def _ratio_of_sums(
     actual: NDArray[np.int64], possible: NDArray[np.int64], weights: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    return _divide((weights @ actual).astype(np.float64), weights @ possible)
+    return _divide(weights @ actual, weights @ possible)
 
 
 def _divide(
-    top: NDArray[np.float64],
+    top: NDArray[np.float64] | NDArray[np.int64],
     bottom: NDArray[np.float64] | NDArray[np.int64],
     legal: NDArray[np.bool_] | bool = True,
 ) -> NDArray[np.float64]:

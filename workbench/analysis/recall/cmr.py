@@ -97,7 +97,7 @@ def convert_beta(
     check_option("target", target, PARAMETRISATIONS)
     values = np.asarray(beta, dtype=np.float64)
     if (values < 0).any() or (values > 1).any():
-        raise InputError(f"beta={beta} is not allowed; drift lies in [0, 1].")
+        raise InputError(f"beta={beta!r} is not allowed; drift lies in [0, 1].")
     if source == target:
         return values
     if target == "rho-cmr":
@@ -267,4 +267,4 @@ def _check_range(name: str, value: ArrayLike, *, open_low: bool = False) -> None
     low = values <= 0 if open_low else values < 0
     if low.any() or not (values <= 1).all():
         bounds = "(0, 1]" if open_low else "[0, 1]"
-        raise InputError(f"{name}={value} is not allowed; it lies in {bounds}.")
+        raise InputError(f"{name}={value!r} is not allowed; it lies in {bounds}.")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
@@ -15,7 +18,7 @@ __all__ = ["FIT_NULLS", "cmr_distance", "fit_cmr", "gaussian_distance", "null_di
 
 FIT_NULLS = ("permuted", "random_walk")
 
-_CHUNK = 256
+_CHUNK = 128
 """Curves compared with the whole grid at a time."""
 
 
@@ -31,15 +34,8 @@ def cmr_distance(curves: ArrayLike, models: ArrayLike) -> NDArray[np.float64]:
     curves : (n, n_lags).
     models : (m, n_lags), on the same lags.
     """
-    values = np.asarray(curves, dtype=np.float64)
-    shape = values - values.min(axis=1, keepdims=True)
-    # Rounding must not turn a constant into a shape.
-    size = np.maximum(np.abs(values).max(axis=1), np.finfo(np.float64).tiny)
-    variance = np.where(np.ptp(values, axis=1) > 1e-12 * size, values.var(axis=1), np.nan)
-    templates = np.asarray(models, dtype=np.float64)
-    templates = templates - templates.min(axis=1, keepdims=True)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        templates = templates / templates.max(axis=1, keepdims=True)
+    shape, variance = _shifted(np.asarray(curves, dtype=np.float64))
+    templates = _templates(np.asarray(models, dtype=np.float64))
     top = shape.max(axis=1, keepdims=True)
     n_lags = shape.shape[1]
     squares = (templates**2).mean(axis=1)[None, :]
@@ -100,7 +96,6 @@ def fit_cmr(
     masks = np.isfinite(values)
     table = pd.DataFrame(index=range(len(values)), columns=_COLUMNS, dtype=np.float64)
     table["lag0_peak"] = False
-    table["peak_lag"] = pd.array([pd.NA] * len(values), dtype="Int64")
     for mask in np.unique(masks, axis=0):
         rows = np.flatnonzero((masks == mask).all(axis=1))
         if mask.sum() < 4:
@@ -111,6 +106,7 @@ def fit_cmr(
         part = _fit(values[rows][:, mask], numbers[mask], recalls, draws, seed)
         for column in part:
             table.loc[rows, column] = part[column]
+    table["peak_lag"] = table["peak_lag"].astype("Int64")
     if parametrisation == "rho-cmr":
         table["beta_enc"] = convert_beta(table["beta_enc"], "encoding")
         table["beta_rec"] = convert_beta(table["beta_rec"], "recall")
@@ -178,7 +174,9 @@ def gaussian_distance(curves: ArrayLike, lags: ArrayLike) -> NDArray[np.float64]
     x = numbers.astype(np.float64)
     span = float(np.ptp(x))
     centres, widths = np.meshgrid(x, np.geomspace(0.3, 2 * span, 12), indexing="ij")
-    bumps = np.exp(-((x[None, :] - centres.ravel()[:, None]) ** 2) / 2 / widths.ravel()[:, None] ** 2)
+    bumps = np.exp(
+        -((x[None, :] - centres.ravel()[:, None]) ** 2) / 2 / widths.ravel()[:, None] ** 2
+    )
     variance = values.var(axis=1)
     centred_bumps = bumps - bumps.mean(axis=1, keepdims=True)
     centred = values - values.mean(axis=1, keepdims=True)
@@ -207,10 +205,10 @@ def gaussian_distance(curves: ArrayLike, lags: ArrayLike) -> NDArray[np.float64]
 
 def _fit(
     values: NDArray[np.float64], lags: NDArray[np.int64], recalls: int, draws: int, seed: int
-) -> dict[str, NDArray[np.generic] | pd.api.extensions.ExtensionArray]:
+) -> dict[str, NDArray[Any]]:
     distance, best = _nearest(values, lags, recalls)
-    parameters, grid = cmr_grid(max(8, int(np.abs(lags).max())), recalls)
-    reach = grid.shape[1] // 2
+    reach = max(8, int(np.abs(lags).max()))
+    parameters, grid = cmr_grid(reach, recalls)
     models = grid[:, reach + lags]
     defined = np.isfinite(distance)
     chosen = parameters[best]
@@ -219,17 +217,16 @@ def _fit(
         scale = np.ptp(values, axis=1) / np.ptp(models[best], axis=1)
     peak = lags[values.argmax(axis=1)]
     fitted_peak = lags[models[best].argmax(axis=1)]
-    result: dict[str, NDArray[np.generic] | pd.api.extensions.ExtensionArray] = {
+    result: dict[str, NDArray[Any]] = {
         "distance": distance,
         "beta_enc": chosen[:, 0],
         "beta_rec": chosen[:, 1],
         "gamma": chosen[:, 2],
         "inverse_temperature": np.where(defined, scale, np.nan),
-        "peak_lag": pd.array(np.where(defined, peak, 0), dtype="Int64"),
+        "peak_lag": np.where(defined, peak, np.nan),
         "lag0_peak": defined & ((peak == 0) | (fitted_peak == 0)),
         "gaussian_distance": gaussian_distance(values, lags),
     }
-    result["peak_lag"][~defined] = pd.NA  # type: ignore[index]
     percentile = np.full((2, len(values)), np.nan)
     if draws:
         walks = null_distances("random_walk", lags, max(draws, 1000), recalls=recalls, seed=seed)
@@ -248,19 +245,54 @@ def _fit(
 def _nearest(
     values: NDArray[np.float64], lags: NDArray[np.int64], recalls: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Smallest distance to the grid, and where, of each curve."""
-    _, grid = cmr_grid(max(8, int(np.abs(lags).max())), recalls)
-    models = grid[:, grid.shape[1] // 2 + lags]
-    distance = np.full(len(values), np.nan)
+    """Smallest distance to the grid, and where, of each curve.
+
+    Which node is nearest depends on two of the three terms of the distance only; these are
+    compared in single precision, and the distance to the node found is computed in double.
+    """
+    reach = max(8, int(np.abs(lags).max()))
+    templates = _grid_templates(reach, recalls, tuple(lags.tolist()))
+    squares = (templates**2).mean(axis=1).astype(np.float32)
+    single = np.ascontiguousarray(templates.T, dtype=np.float32) * np.float32(2 / len(lags))
+    shape, variance = _shifted(values)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        unit = shape / shape.max(axis=1, keepdims=True)  # D does not change with the scale
     best = np.zeros(len(values), dtype=np.int64)
+    part = np.empty((_CHUNK, len(templates)), dtype=np.float32)
     for low in range(0, len(values), _CHUNK):
-        part = cmr_distance(values[low : low + _CHUNK], models)
-        part = np.where(np.isfinite(part), part, np.inf)
-        nearest = part.argmin(axis=1)
-        found = part[np.arange(len(part)), nearest]
-        best[low : low + _CHUNK] = nearest
-        distance[low : low + _CHUNK] = np.where(np.isfinite(found), found, np.nan)
-    return distance, best
+        rows = unit[low : low + _CHUNK].astype(np.float32)
+        scores = np.matmul(rows, single, out=part[: len(rows)])
+        np.subtract(scores, squares, out=scores)
+        best[low : low + _CHUNK] = scores.argmax(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        gap = ((templates[best] - unit) ** 2).mean(axis=1) / unit.var(axis=1)
+    return np.where(np.isfinite(variance), gap, np.nan), best
+
+
+@lru_cache(maxsize=16)
+def _grid_templates(reach: int, recalls: int, lags: tuple[int, ...]) -> NDArray[np.float64]:
+    """The grid's curves at these lags, scaled to 0 ... 1; constant ones never come nearest."""
+    _, grid = cmr_grid(reach, recalls)
+    templates = _templates(grid[:, reach + np.array(lags)])
+    templates[~np.isfinite(templates).all(axis=1)] = 1e3
+    templates.flags.writeable = False
+    return templates
+
+
+def _shifted(values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Curves with minimum 0, and their variance: NaN for a constant (rounding is no shape)."""
+    size = np.maximum(np.abs(values).max(axis=1), np.finfo(np.float64).tiny)
+    varied = np.ptp(values, axis=1) > 1e-12 * size
+    variance = np.where(varied, values.var(axis=1), np.nan)
+    return values - values.min(axis=1, keepdims=True), variance
+
+
+def _templates(models: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Model curves scaled to 0 ... 1; NaN for constant ones."""
+    templates = models - models.min(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        scaled: NDArray[np.float64] = templates / templates.max(axis=1, keepdims=True)
+    return scaled
 
 
 def _as_curves(
@@ -283,5 +315,5 @@ def _as_curves(
         raise InputError("lags must be different integers.")
     if np.isinf(values).any():
         row, column = np.argwhere(np.isinf(values))[0]
-        raise DataError(f"curve {row} is infinite at lag {numbers[column]}; use NaN for 'no value'.")
+        raise DataError(f"curve {row} is infinite at lag {numbers[column]}; NaN means 'no value'.")
     return values, numbers.astype(np.int64)

@@ -20,9 +20,7 @@ _SCALES = np.geomspace(0.05, 50.0, 61)
 """Decay lengths (lags) searched before refinement: from a spike to a line."""
 
 
-def fit_exponentials(
-    lags: ArrayLike, values: ArrayLike, *, floor: bool = True
-) -> dict[str, float]:
+def fit_exponentials(lags: ArrayLike, values: ArrayLike, *, floor: bool = True) -> dict[str, float]:
     """Least-squares fit of p(lag) = c + a± · exp(-(|lag| - 1) / τ±), + for lag > 0, - for lag < 0.
 
     Amplitudes a and the floor c are at least 0; given both decay lengths the problem is linear,

@@ -63,9 +63,7 @@ class LagCounter:
     def __init__(self, sequences: RecallSequences, lags: ArrayLike | None = None) -> None:
         longest = sequences.max_length
         self.lags = (
-            np.arange(-(longest - 1), longest)
-            if lags is None
-            else np.asarray(lags, dtype=np.int64)
+            np.arange(-(longest - 1), longest) if lags is None else np.asarray(lags, dtype=np.int64)
         )
         self.length = sequences.length
         self.code = sequences.subject_code
@@ -107,7 +105,7 @@ def lag_counts(
 
 
 def crp(actual: NDArray[np.int64], possible: NDArray[np.int64]) -> NDArray[np.float64]:
-    """actual / possible, NaN where a lag was never possible."""
+    """Actual / possible, NaN where a lag was never possible."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(possible > 0, actual / np.maximum(possible, 1), np.nan)
 

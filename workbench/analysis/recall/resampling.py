@@ -37,9 +37,9 @@ def permuted_outputs(
     outputs = sequences.outputs
     n_lists, width = outputs.shape
     if null == "reverse":
-        n_outputs = (outputs >= 0).sum(axis=1)
+        n_outputs = np.sum(outputs >= 0, axis=1, keepdims=True)
         place = np.arange(width)[None, :]
-        backward = np.where(place < n_outputs[:, None], n_outputs[:, None] - 1 - place, place)
+        backward = np.where(place < n_outputs, n_outputs - 1 - place, place)
         reversed_ = np.take_along_axis(outputs, backward, axis=1)
         for _ in range(draws):
             yield np.where(rng.random(n_lists)[:, None] < 0.5, outputs, reversed_)

@@ -30,7 +30,7 @@ class RecallSequences:
     ----------
     subject : (n_lists,) who recalled; any label. What is averaged over: a participant, a layer of
         a memory system, a simulated participant.
-    list : (n_lists,) label of the list within the subject.
+    lists : (n_lists,) label of the list within the subject.
     length : (n_lists,) number of studied positions of each list.
     outputs : (n_lists, n_outputs) int: position recalled at each output place, 0 for a repeat or
         an intrusion, -1 after the last output.
@@ -39,7 +39,7 @@ class RecallSequences:
     """
 
     subject: NDArray[np.object_]
-    list: NDArray[np.object_]
+    lists: NDArray[np.object_]
     length: NDArray[np.int64]
     outputs: NDArray[np.int64]
     n_repeats: NDArray[np.int64]
@@ -55,7 +55,7 @@ class RecallSequences:
         length: int | Sequence[int],
         *,
         subject: Sequence[Hashable] | None = None,
-        list: Sequence[Hashable] | None = None,
+        lists: Sequence[Hashable] | None = None,
         source: str = "people",
     ) -> RecallSequences:
         """From sequences of recalled positions.
@@ -69,7 +69,7 @@ class RecallSequences:
             intrusion. An item may come twice: the second time is a repeat.
         length : number of positions of each list, or one number for all.
         subject : one label per list; None: all the same, "all".
-        list : one label per list; None: 1, 2, ... within the subject.
+        lists : one label per list; None: 1, 2, ... within the subject.
         source : label for tables and figures.
 
         Raises
@@ -93,12 +93,12 @@ class RecallSequences:
         for number, row in enumerate(rows):
             raw[number, : len(row)] = row
         subjects = _labels("subject", subject, len(rows), "all")
-        if list is None:
+        if lists is None:
             numbers = pd.Series(subjects).groupby(subjects, sort=False).cumcount() + 1
-            lists = numbers.to_numpy().astype(object)
+            names = numbers.to_numpy().astype(object)
         else:
-            lists = _labels("list", list, len(rows), None)
-        return cls._from_raw(subjects, lists, lengths, raw, source)
+            names = _labels("lists", lists, len(rows), None)
+        return cls._from_raw(subjects, names, lengths, raw, source)
 
     @classmethod
     def from_table(cls, table: pd.DataFrame, *, source: str = "people") -> RecallSequences:
@@ -131,8 +131,8 @@ class RecallSequences:
         if not np.isfinite(position).all():
             row = int(np.flatnonzero(~np.isfinite(position))[0])
             raise DataError(f"row {row} of the recall table has no numeric position.")
-        group = frame.groupby(["subject", "list"], sort=False).ngroup().to_numpy()
-        is_study = (frame["trial_type"] == "study").to_numpy()
+        group = frame.groupby(["subject", "list"], sort=False).ngroup().to_numpy().astype(np.int64)
+        is_study = (frame["trial_type"] == "study").to_numpy(dtype=bool)
         lengths = _check_study(frame, group, position, is_study)
         raw = _match_recalls(frame, group, position, is_study, len(lengths))
         first = pd.Series(np.arange(len(frame))).groupby(group).first().to_numpy()
@@ -148,7 +148,7 @@ class RecallSequences:
     def _from_raw(
         cls,
         subject: NDArray[np.object_],
-        list: NDArray[np.object_],
+        lists: NDArray[np.object_],
         length: NDArray[np.int64],
         raw: NDArray[np.int64],
         source: str,
@@ -163,7 +163,7 @@ class RecallSequences:
             seen[rows, position] = True
         return cls(
             subject=subject,
-            list=list,
+            lists=lists,
             length=length,
             outputs=np.where(repeat, 0, raw),
             n_repeats=repeat.sum(axis=1),
@@ -208,7 +208,7 @@ class RecallSequences:
                 pd.DataFrame(
                     {
                         "subject": self.subject[row],
-                        "list": self.list[row],
+                        "list": self.lists[row],
                         "position": np.concatenate([studied, np.arange(1, len(output) + 1)]),
                         "trial_type": ["study"] * len(studied) + ["recall"] * len(output),
                         "item": np.concatenate([studied, output]),
@@ -340,7 +340,9 @@ def _match_recalls(
     clash = recall.duplicated(["group", "place"])
     if clash.any():
         row = int(recall.index[clash][0])
-        raise DataError(f"{_where(frame, row)} has two recalls with the position {position[row]:g}.")
+        raise DataError(
+            f"{_where(frame, row)} has two recalls with the position {position[row]:g}."
+        )
     study = pd.DataFrame(
         {
             "group": group[is_study],
