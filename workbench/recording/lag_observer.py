@@ -10,9 +10,7 @@ from torch import Tensor
 from workbench.core.errors import ModelError, TextTooLongError
 from workbench.recording.instruments import AttentionCall, Observer
 
-__all__ = ["SCORES", "LagObserver"]
-
-SCORES = ("raw", "log-centred", "probability")
+__all__ = ["LagObserver", "attention_scores"]
 
 
 class LagObserver(Observer):
