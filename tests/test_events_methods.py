@@ -24,8 +24,8 @@ from workbench.events.methods import (
     segment,
 )
 from workbench.events.proposals import PROPOSALS, even_starts, random_starts
-from workbench.events.signals import surprise_boundaries
 from workbench.events.refinement import refine
+from workbench.events.signals import surprise_boundaries
 from workbench.events.sizes import limit_sizes, thin
 from workbench.events.threshold import threshold_flags
 

@@ -14,12 +14,12 @@ from workbench.core.keygraph import KeyGraph
 from workbench.events.objectives import Region, best_candidate, check_objective, split_scores
 from workbench.events.reference import refine_released
 
-__all__ = ["RULES", "SCOPES", "paper_region", "refine"]
+__all__ = ["RELEASED_VARIANTS", "RULES", "SCOPES", "paper_region", "refine"]
 
 RULES = ("paper", "reference")
 SCOPES = ("next", "rest", "three")
 LETTERS = {"modularity": "M", "conductance": "C", "intra_inter": "I"}
-_RELEASED = {"modularity": "em-llm", "conductance": "em-llm-code", "intra_inter": "means"}
+RELEASED_VARIANTS = {"modularity": "em-llm", "conductance": "em-llm-code", "intra_inter": "means"}
 
 
 def refine(
@@ -81,7 +81,7 @@ def refine(
     check_option("scope", scope, SCOPES)
     if variant is None and rule == "reference":
         check_objective(objective, None)
-        variant = _RELEASED[objective]
+        variant = RELEASED_VARIANTS[objective]
     variant = check_objective(objective, variant)
     for name, value, least in (("min_size", min_size, 1), ("window", window, 2)):
         if value < least:

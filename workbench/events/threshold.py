@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from workbench.core.checks import check_option
 from workbench.core.errors import InputError
 
-__all__ = ["Flags", "MovingThreshold", "threshold_flags"]
+__all__ = ["Flags", "MovingThreshold", "check_chunks", "chunk_flags", "threshold_flags"]
 
 
 class Flags(NamedTuple):
@@ -200,10 +200,7 @@ def threshold_flags(
 def _by_chunk(
     series: NDArray[np.float64], gamma: float, chunk: int, n_local: int, n_init: int, whole: bool
 ) -> Flags:
-    if not 1 <= chunk <= n_local:
-        raise InputError(f"chunk={chunk} must lie between 1 and n_local={n_local}.")
-    if n_init < 2:
-        raise InputError(f"n_init={n_init}: an sd needs at least 2 values.")
+    check_chunks(gamma, chunk, n_local, n_init)
     flags = np.zeros(len(series), dtype=bool)
     strength = np.full(len(series), np.nan)
     for begin in range(0, len(series), chunk):
@@ -211,15 +208,28 @@ def _by_chunk(
         # Where nothing, or less than n_init values, was read before, the chunk is its own past.
         stop = end if whole and begin == 0 else min(max(begin, n_init), end)
         past = series[max(end - n_local, 0) : stop]
-        if len(past) < 2:
-            continue
-        # Centred on a value of the window, so that a constant window has exactly sd 0.
-        mean = past[0] + (past - past[0]).mean()
-        sd = float((past - past[0]).std(ddof=1))
-        here = series[begin:end]
-        flags[begin:end] = here > mean + gamma * sd
-        strength[begin:end] = [_standardised(value, sd) for value in (here - mean).tolist()]
+        flags[begin:end], strength[begin:end] = chunk_flags(series[begin:end], past, gamma)
     return Flags(flags, strength)
+
+
+def chunk_flags(values: NDArray[np.float64], past: NDArray[np.float64], gamma: float) -> Flags:
+    """Flags of one chunk's values, all with the threshold of the window `past`; without NaN."""
+    if len(past) < 2:
+        return Flags(np.zeros(len(values), dtype=bool), np.full(len(values), np.nan))
+    # Centred on a value of the window, so that a constant window has exactly sd 0.
+    mean = past[0] + (past - past[0]).mean()
+    sd = float((past - past[0]).std(ddof=1))
+    strength = [_standardised(value, sd) for value in (values - mean).tolist()]
+    return Flags(values > mean + gamma * sd, np.array(strength, dtype=np.float64))
+
+
+def check_chunks(gamma: float, chunk: int, n_local: int, n_init: int) -> None:
+    """Raise `InputError` unless the chunks' settings are possible."""
+    _check_gamma(gamma)
+    if not 1 <= chunk <= n_local:
+        raise InputError(f"chunk={chunk} must lie between 1 and n_local={n_local}.")
+    if n_init < 2:
+        raise InputError(f"n_init={n_init}: an sd needs at least 2 values.")
 
 
 def _standardised(deviation: float, sd: float) -> float:
