@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 
 from workbench.analysis import graph as module
-from workbench.analysis.graph import GRAPH_MEASURES, event_contributions, measure_segmentations
+from workbench.analysis.graph import (
+    GRAPH_MEASURES,
+    event_contributions,
+    event_excess,
+    measure_segmentations,
+)
 from workbench.analysis.nulls import null_starts
 from workbench.analysis.statistics import bootstrap_means
+from workbench.core.blocksums import span_sums
 from workbench.core.boundaries import Boundaries
 from workbench.core.errors import InputError
 from workbench.core.keygraph import KeyGraph
@@ -148,3 +154,47 @@ def test_bootstrap_over_events_resamples_their_terms():
             expected = expected + times * (sums.within[event] / sums.total - share**2)
         np.testing.assert_allclose(row, expected, rtol=1e-10)
     assert math.isnan(bootstrap_means(terms[:2], 1, np.random.default_rng(0))[0, 0])
+
+
+# --- what events contribute beyond their length --------------------------------------------
+
+
+def test_sums_of_spans_are_those_of_the_dense_block():
+    rng = np.random.default_rng(3)
+    keys = rng.normal(size=(2, 30, 4)) + 0.5
+    graph = KeyGraph(keys)
+    first, last = np.array([0, 5, 5, 29]), np.array([30, 9, 20, 30])
+    sums = span_sums(graph.prefix, graph.norms, first, last)
+    for head in range(2):
+        weights = keys[head] @ keys[head].T
+        for row, (a, b) in enumerate(zip(first, last, strict=True)):
+            assert sums.within[row, head] == pytest.approx(weights[a:b, a:b].sum())
+            assert sums.degree[row, head] == pytest.approx(weights[a:b].sum())
+
+
+def test_excess_is_the_contribution_less_that_of_spans_of_the_same_length():
+    rng = np.random.default_rng(4)
+    keys = rng.normal(size=(1, 24, 3)) + 1.0
+    graph = KeyGraph(keys)
+    events = Boundaries([0, 4, 10, 18], n=24)
+    found = event_excess(graph, events)["modularity", "newman"][:, 0]
+    weights = keys[0] @ keys[0].T
+    total = weights.sum()
+
+    def term(a: int, b: int) -> float:
+        return weights[a:b, a:b].sum() / total - (weights[a:b].sum() / total) ** 2
+
+    for row, (a, b) in enumerate(events):
+        length = b - a
+        elsewhere = np.mean([term(s, s + length) for s in range(24 - length + 1)])
+        assert found[row] == pytest.approx(4 * (term(a, b) - elsewhere))
+
+
+def test_excess_of_uniform_keys_is_zero_whatever_the_lengths():
+    graph = KeyGraph(np.ones((1, 40, 2)))
+    excess = event_excess(graph, Boundaries([0, 3, 20, 31], n=40))
+    for (measure, variant), values in excess.items():
+        if variant.endswith(":min"):
+            assert np.isnan(values).all(), (measure, variant)
+        else:
+            np.testing.assert_allclose(values, 0, atol=1e-12)

@@ -25,11 +25,11 @@ _KINDS = {
 }
 
 _LEGEND = (
-    "interval: 95 %, resampling the story's events with their lengths held fixed (graph measures) "
-    "or the people (distances); null: mean ± sd of random segmentations; p two-sided, not "
-    "corrected for the number of rows; fixed: evenly spaced events, as many; ceiling: the range people reach "
-    "among themselves. + and − mark the better and the worse side of the null. The Wasserstein "
-    "distance alone rewards even spacing."
+    "interval: 95 %, resampling the story's events with their lengths held fixed (graph "
+    "measures) or the people (distances); null: mean ± sd of random segmentations; p two-sided, "
+    "not corrected for the number of rows; fixed: evenly spaced events, as many; ceiling: the "
+    "range people reach among themselves. + and − mark the better and the worse side of the "
+    "null. The Wasserstein distance alone rewards even spacing."
 )
 
 
