@@ -19,16 +19,18 @@ import numpy as np
 
 N_TOKENS = 2000
 
-# Peak memory above what the loaded model takes, of one way of reading, in a process of its own.
+# Peak memory above what the loaded model takes, of one way of reading, in a process of its own
+# (Linux; getrusage would hand down the parent's peak).
 _MEMORY = """
-import resource, sys
+import sys
 sys.path.insert(0, {here!r})
-from recording import prepare, readers
+from recording import peak_kib, prepare, readers
 lm, story, ids = prepare({n})
 read = readers(lm, story, ids)[{name!r}]
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+open("/proc/self/clear_refs", "w").write("5")
+before = peak_kib()
 read()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(peak_kib() - before)
 """
 
 _LOAD = """
@@ -92,6 +94,12 @@ def seconds(function: Callable[[], object]) -> float:
     start = time.process_time()
     function()
     return time.process_time() - start
+
+
+def peak_kib() -> int:
+    """Most resident memory of this process so far, in KiB."""
+    with open("/proc/self/status", encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
 
 def fresh(code: str, repeats: int = 1) -> float:

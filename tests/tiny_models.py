@@ -11,6 +11,7 @@ import torch
 VOCABULARY = 120
 HIDDEN = 48
 LAYERS = 4
+TEXT = "a cab bad  bee, feed\nface café 🤔 bed e\u0301d."
 
 
 def _common(**more: Any) -> dict[str, Any]:
@@ -126,3 +127,20 @@ def token_ids(n: int, *, seed: int = 0) -> torch.Tensor:
     """Random token ids, shape (1, n)."""
     ids = np.random.default_rng(seed).integers(3, VOCABULARY, size=(1, n))
     return torch.from_numpy(ids)
+
+
+def byte_tokenizer(**special: Any) -> Any:
+    """A byte-level tokenizer of the bytes in TEXT, small enough for the tiny models."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    cut = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(TEXT)
+    letters = sorted({letter for piece, _ in cut for letter in piece})
+    vocabulary = {letter: place for place, letter in enumerate(letters)}
+    vocabulary["<|endoftext|>"] = len(vocabulary)
+    vocabulary["<|im_start|>"] = len(vocabulary)
+    inner = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token=None))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    options = {"bos_token": "<|endoftext|>", **special}
+    return PreTrainedTokenizerFast(tokenizer_object=inner, **options)
