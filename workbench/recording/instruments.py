@@ -66,6 +66,9 @@ class Observer:
     def attention(self, call: AttentionCall) -> None:
         """Called once per layer and forward pass, before the attention itself."""
 
+    def after(self, call: AttentionCall, output: Tensor) -> None:
+        """Called after it; `output` (batch, n_query, heads, dim) is what the layer made itself."""
+
 
 class KeyRecorder(Observer):
     """Keeps keys before rotary encoding of chosen layers and key-value heads, as float32.
@@ -203,7 +206,10 @@ class Instruments:
         )
         for observer in self.observers:
             observer.attention(call)
-        return self._pass_on[layer](module, query, key, value, attention_mask, **options)
+        result = self._pass_on[layer](module, query, key, value, attention_mask, **options)
+        for observer in self.observers:
+            observer.after(call, result[0])
+        return result
 
 
 class _KeyTap:
