@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def enumerated(values, expected, prior, longest):
     for mask in range(2 ** (n - 1)):
         edges = [0, *(i + 1 for i in range(n - 1) if mask >> i & 1), n]
         weight = 1.0
-        for a, b in zip(edges[:-1], edges[1:]):
+        for a, b in pairwise(edges):
             length, last = b - a, b == n
             if length > longest:
                 weight = 0.0

@@ -263,9 +263,7 @@ def test_bad_chunks_are_named():
         segmenter.feed(np.ones(3), np.ones(3))
     assert segmenter.n == 0
     segmenter.feed(np.ones(3), np.ones((3, 4)))
-    with pytest.raises(
-        InputError, match="keys have 1 heads of 5 dimensions, those before had 1 of 4"
-    ):
+    with pytest.raises(InputError, match=r"keys have 1 heads of 5 dim.* had 1 of 4"):
         segmenter.feed(np.ones(3), np.ones((3, 5)))
     bad = np.ones((3, 4))
     bad[1] = np.nan

@@ -38,6 +38,7 @@ LIMIT = 8192
 """Most positions: the correlations of every pair of them are held."""
 
 _FIRST_VARIANCE, _SHRINKING = 4.0, 0.98
+_NOTHING = 1e-12  # a mean pattern whose square is below this share of one pattern's is rounding
 
 Floats = NDArray[np.float64]
 
@@ -277,8 +278,11 @@ def _scores(
     cross: Floats, gram: Floats, lengths: Floats, weights: Floats, variance: float, d: int
 ) -> Floats:
     """Log probability of positions under the events whose mean patterns have these weights."""
-    norms = np.sqrt(np.maximum(np.einsum("tk,tk->k", weights, gram @ weights), 1e-300))
-    correlation = (cross @ weights) / np.multiply.outer(lengths, norms)
+    squares = np.einsum("tk,tk->k", weights, gram @ weights)
+    # The mean of all standardised patterns (the first step's) is 0 and correlates with nothing.
+    some = squares > _NOTHING * np.diag(gram).mean()
+    norms = np.sqrt(np.where(some, squares, 1.0))
+    correlation = np.where(some, (cross @ weights) / np.multiply.outer(lengths, norms), 0.0)
     return -0.5 * np.log(2 * np.pi * variance) - (1 - correlation) * (d - 1) / (d * variance)
 
 
