@@ -18,7 +18,7 @@ from workbench.core.errors import DataError, InputError, ModelError, TextTooLong
 from workbench.core.story import Annotation, Story
 from workbench.models import LanguageModel
 from workbench.recording import cache as cache_module
-from workbench.recording import surprise as surprise_module
+from workbench.recording import distributions
 from workbench.recording.cache import cached_record
 from workbench.recording.distributions import surprisal_from_hidden
 from workbench.recording.start import start_token
@@ -73,7 +73,7 @@ def plain_surprisal(lm, bos):
     "family", ["llama", "gemma2", "gemma3", "cohere", "granite", "gpt2", "gpt_neox", "phi3"]
 )
 def test_surprisal_equals_log_softmax_of_all_logits(family, tokenizer, story, monkeypatch):
-    monkeypatch.setattr(surprise_module, "_BLOCK", 16)  # several blocks, the last one shorter
+    monkeypatch.setattr(distributions, "_BLOCK", 16)  # several blocks, the last one shorter
     lm = LanguageModel(family, tiny_model(family), tokenizer)
     trace = wb.record(story, lm)
     bos = tokenizer.bos_token_id

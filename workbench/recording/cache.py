@@ -17,6 +17,7 @@ from workbench.core.folders import cache_folder
 from workbench.core.story import Story
 from workbench.core.trace import Trace
 from workbench.models import DEFAULT_MODEL, LanguageModel, default_device, describe, load_model
+from workbench.recording.measures import chosen_measures
 from workbench.recording.record import as_story, record, text_hash, versions
 from workbench.recording.storage import load_trace, remove_trace, save_trace
 
@@ -31,34 +32,45 @@ def cached_record(
     heads: int | Iterable[int] | None = None,
     keys: bool = True,
     bos: str | int = "auto",
+    measures: str | Iterable[str] | None = None,
     progress: bool = False,
     cache: bool = True,
 ) -> Trace:
     """`record`, unless the same recording is already in the cache folder.
 
     The same means: text and words, weights (by identity), number format, kind of device, start
-    token, layers and heads, and the versions of workbench, torch and transformers. So an
+    token, layers and heads, measures, and the versions of workbench, torch and transformers. So an
     interrupted comparison goes on where it stopped, and a repeated one loads no model. A damaged
     entry is recorded again. The trace that is returned carries the story as given, with its
     annotations of now.
 
     Parameters
     ----------
-    story, model, layers, heads, keys, bos, progress : as in `record`. The model last loaded by
-        name stays in memory for the next story.
+    story, model, layers, heads, keys, bos, measures, progress : as in `record`. The model last
+        loaded by name stays in memory for the next story.
     cache : False records anew and keeps nothing. The folder is `cache_folder()/traces`; the
         environment variable WORKBENCH_CACHE moves it; it can be deleted at any time.
     """
     story = as_story(story)
     layers, heads = _as_list(layers), _as_list(heads)
+    names = chosen_measures(measures)
 
     def recorded() -> Trace:
         lm = model if isinstance(model, LanguageModel) else _loaded(str(model))
-        return record(story, lm, layers=layers, heads=heads, keys=keys, bos=bos, progress=progress)
+        return record(
+            story,
+            lm,
+            layers=layers,
+            heads=heads,
+            keys=keys,
+            bos=bos,
+            measures="all" if measures == "all" else names,
+            progress=progress,
+        )
 
     if not cache:
         return recorded()
-    facts = {**_model_facts(model), "keys": keys, "bos": bos}
+    facts = {**_model_facts(model), "keys": keys, "bos": bos, "measures": names}
     if keys:
         facts |= {"layers": layers, "heads": heads}
     entry = cache_folder() / "traces" / f"{_entry(facts, story)}.zarr"

@@ -161,7 +161,7 @@ def head_recall(
 
     from workbench.recording import adapter
     from workbench.recording.copying import copying_scores
-    from workbench.recording.surprise import start_token
+    from workbench.recording.start import start_token
 
     if bos == "tokenizer":
         own = lm.tokenizer.bos_token_id
@@ -288,9 +288,9 @@ def _read(
     import torch
 
     from workbench.recording import adapter
+    from workbench.recording.distributions import surprisal_from_hidden
     from workbench.recording.instruments import Instruments
     from workbench.recording.lag_observer import LagObserver
-    from workbench.recording.surprise import surprisal_from_hidden
 
     rng = np.random.default_rng(seed)
     first = rng.choice(pool, n_items, replace=False)

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from workbench.core.errors import InputError, TextTooLongError
 from workbench.core.story import Story
 from workbench.core.trace import Trace
 from workbench.models import DEFAULT_MODEL, LanguageModel, load_model
+from workbench.recording.measures import chosen_measures
 
 if TYPE_CHECKING:
-    import xarray as xr
-
     from workbench.recording.instruments import KeyRecorder
-    from workbench.recording.tokens import Tokens
 
 __all__ = ["record"]
 
@@ -35,9 +31,10 @@ def record(
     heads: int | Iterable[int] | None = None,
     keys: bool = True,
     bos: str | int = "auto",
+    measures: str | Iterable[str] | None = None,
     progress: bool = False,
 ) -> Trace:
-    """Let a model read a story once and record its surprisal and its keys.
+    """Let a model read a story once and record how it is predicted, and its keys.
 
     Parameters
     ----------
@@ -45,17 +42,22 @@ def record(
     model : a LanguageModel, or what `load_model` takes.
     layers, heads : whose keys to record (key-value heads), zero-based; None: all. Negative
         numbers count from the end.
-    keys : False records surprisal only.
+    keys : False records no keys.
     bos : what stands before the text: "auto" (a separator of documents, where the tokenizer has
         one), "none" (the surprisal of the first token is then NaN), a token id, or a token.
+    measures : which of `workbench.recording.measures.MEASURES`, "all", or None for
+        `DEFAULT_MEASURES`; "surprisal_corrected" corrects word surprisal for word-initial markers.
     progress : show a progress bar on standard error.
 
     Returns
     -------
     Trace
-        `surprisal` in nats per token; `word_surprisal`, its sum over the tokens of a word (NaN
-        where one is NaN, or where a word has no token of its own); `key`, keys before rotary
-        encoding. What EM-LLM calls "Bayesian surprise" (section 3.2) is this surprisal.
+        The measures per token, and per word with `word_` before their name (NaN where a word
+        has no token of its own); `key`, keys before rotary encoding. `surprisal`, in nats, is
+        always among them; what EM-LLM calls "Bayesian surprise" (section 3.2) is this surprisal,
+        `bayesian_surprise` is a divergence. Surprisal, entropy, varentropy and rank belong to
+        the distribution that predicts a token; divergences, known once it is read, compare that
+        one with the next. At the first token both are NaN unless a start token stood before it.
 
     Raises
     ------
@@ -67,14 +69,17 @@ def record(
     import torch
 
     from workbench.recording import adapter
+    from workbench.recording.dataset import Measured, make_dataset
     from workbench.recording.instruments import Instruments, KeyRecorder
-    from workbench.recording.surprise import start_token, surprisal_from_hidden
+    from workbench.recording.start import start_token
     from workbench.recording.tokens import tokenize
 
     story = as_story(story)
     lm = model if isinstance(model, LanguageModel) else load_model(model)
     size = adapter.geometry(lm.model)
+    names = chosen_measures(measures)
     tokens = tokenize(lm.tokenizer, story.text, f"story {story.name!r}")
+    measured = Measured(story, tokens, lm, names, optional=measures == "all")
     start, reason = start_token(lm.tokenizer, bos)
     n = len(tokens.ids)
     _check_window(story, lm, n, start)
@@ -93,9 +98,7 @@ def record(
     with torch.inference_mode(), _progress(lm, story, n, progress) as bar:
         with Instruments(lm.model, [recorder, bar]) if recorder is not None else nullcontext():
             hidden, last_logits = adapter.hidden_states(lm.model, ids)
-        values = surprisal_from_hidden(lm.model, hidden, ids[1:], last_logits, step=bar.step)
-    surprisal = np.full(n, np.nan)
-    surprisal[n - len(values) :] = values
+        measured.score(hidden, 0, n, int(start is None), last_logits, bar.step)
 
     settings = {
         "model": lm.name,
@@ -113,12 +116,13 @@ def record(
         "bos_reason": reason,
         "attention": attention,
         "key_source": None if recorder is None else recorder.source,
+        "measures": list(measured.names),
         "window": lm.window,
         "text_sha256": text_hash(story.text),
         "versions": versions(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
-    dataset = _dataset(story, tokens, surprisal, recorder, settings)
+    dataset = make_dataset(story, tokens, measured, recorder, settings)
     return Trace(dataset=dataset, story=story)
 
 
@@ -184,8 +188,8 @@ def _progress(lm: LanguageModel, story: Story, n: int, show: bool) -> Iterator[A
     """An observer with a progress bar on standard error: the layers, then the head's blocks."""
     from tqdm import tqdm
 
+    from workbench.recording.distributions import n_blocks
     from workbench.recording.instruments import AttentionCall, Observer
-    from workbench.recording.surprise import n_blocks
 
     class Bar(Observer):
         def attention(self, call: AttentionCall) -> None:
@@ -198,64 +202,3 @@ def _progress(lm: LanguageModel, story: Story, n: int, show: bool) -> Iterator[A
     label = f"{lm.name} reads {story.name}"
     with tqdm(total=layers + n_blocks(n), desc=label, disable=not show, leave=False) as bar:
         yield Bar()
-
-
-def _dataset(
-    story: Story,
-    tokens: Tokens,
-    surprisal: NDArray[np.float64],
-    recorder: KeyRecorder | None,
-    settings: dict[str, Any],
-) -> xr.Dataset:
-    import xarray as xr
-
-    from workbench.stories.alignment import token_words
-
-    words = story.words
-    token_word = np.asarray(token_words(tokens.char_start, tokens.char_end, words), np.int64)
-    word_surprisal = sum_by_word(surprisal, token_word, len(words))
-    nats = {"units": "nat"}
-    seconds = {"units": "s"}
-    data: dict[str, Any] = {
-        "surprisal": (
-            "token",
-            surprisal,
-            nats | {"long_name": "-log p(token | all before it)"},
-        ),
-        "word_surprisal": (
-            "word",
-            word_surprisal,
-            nats | {"long_name": "sum of the surprisal of a word's tokens"},
-        ),
-    }
-    coords: dict[str, Any] = {
-        "token_id": ("token", tokens.ids),
-        "token_str": ("token", np.array(tokens.strings, dtype=str)),
-        "char_start": ("token", tokens.char_start),
-        "char_end": ("token", tokens.char_end),
-        "token_word": ("token", token_word),
-        "word_str": ("word", np.array(words["word"].tolist(), dtype=str)),
-        "word_onset": ("word", words["onset"].to_numpy(np.float64), seconds),
-        "word_offset": ("word", words["offset"].to_numpy(np.float64), seconds),
-    }
-    if recorder is not None:
-        data["key"] = (
-            ("layer", "kv_head", "token", "dim"),
-            recorder.keys,
-            {"units": "1", "long_name": "key before rotary encoding"},
-        )
-        coords["layer"] = ("layer", np.array(recorder.layers, dtype=np.int64))
-        coords["kv_head"] = ("kv_head", np.array(recorder.heads, dtype=np.int64))
-    attrs = {"settings": json.dumps(settings, ensure_ascii=False)}
-    return xr.Dataset(data, coords=coords, attrs=attrs)
-
-
-def sum_by_word(
-    values: NDArray[np.float64], token_word: NDArray[np.int64], n_words: int
-) -> NDArray[np.float64]:
-    """Sum of token values per word, shape (n_words,); NaN for a word without a token."""
-    inside = token_word >= 0
-    total = np.zeros(n_words)
-    np.add.at(total, token_word[inside], values[inside])
-    count = np.bincount(token_word[inside], minlength=n_words)
-    return np.where(count > 0, total, np.nan)
