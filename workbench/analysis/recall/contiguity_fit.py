@@ -57,13 +57,14 @@ def fit_exponentials(lags: ArrayLike, values: ArrayLike, *, floor: bool = True) 
     sides = [(np.abs(numbers[side]) - 1, heights[side]) for side in (forward, backward)]
     scales = [_SCALES, _SCALES]
     best = _best(sides, scales, floor)
-    for _ in range(8):  # each round shrinks the step of the grid to a third
-        width = scales[0][1] / scales[0][0]
+    width = _SCALES[1] / _SCALES[0]
+    for _ in range(8):  # each round searches a step to both sides, in thirds of it
         scales = [
             scale * np.geomspace(1 / width, width, 7) if amplitude > 0 else _SCALES[:1]
             for amplitude, scale in zip(best.amplitudes, best.scales)
         ]
         best = min(best, _best(sides, scales, floor), key=lambda found: found.error)
+        width **= 1 / 3
     total = float(((heights - heights.mean()) ** 2).sum())
     tiny = 1e-9 * float(np.abs(heights).max())  # an amplitude of rounding errors has no length
     ahead, behind = (

@@ -42,7 +42,7 @@ def permuted_outputs(
         backward = np.where(place < n_outputs, n_outputs - 1 - place, place)
         reversed_ = np.take_along_axis(outputs, backward, axis=1)
         for _ in range(draws):
-            yield np.where(rng.random(n_lists)[:, None] < 0.5, outputs, reversed_)
+            yield np.where(rng.random((n_lists, 1)) < 0.5, outputs, reversed_)
         return
     valid = outputs > 0
     rows, slots = np.nonzero(valid)

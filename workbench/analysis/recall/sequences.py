@@ -280,7 +280,7 @@ def _check_columns(table: pd.DataFrame) -> None:
 
 
 def _where(frame: pd.DataFrame, row: int) -> str:
-    return f"subject {frame['subject'][row]!r}, list {frame['list'][row]!r} (row {row})"
+    return f"subject {frame['subject'][row]}, list {frame['list'][row]} (row {row})"
 
 
 def _check_study(
