@@ -145,3 +145,17 @@ def test_bad_tables_by_message():
         figure_human(table.drop(columns="ceiling_low"))
     with pytest.raises(InputError, match="which differ in match: people, method"):
         figure_human(pd.concat([table, table.assign(match="method")]))
+
+
+def test_panel_without_any_value_says_why_and_shows_no_scale():
+    reason = "the words are printed nearly without punctuation, so the text has no sentences"
+    table = make_table()
+    gone = (table["measure"] == "hamming") & (table["story"] == "pieman")
+    numbers = ["value", "ci_low", "ci_high", "null_mean", "null_sd", "fixed"]
+    table.loc[gone, [*numbers, "ceiling_low", "ceiling_high"]] = np.nan
+    table.loc[gone, "note"] = reason
+    fig = figure_human(table, story="pieman")
+    (shown,) = [note for note in fig.layout.annotations if note.name == "empty"]
+    assert shown.text.replace("<br>", " ") == reason
+    assert fig.layout.yaxis2.showticklabels is False
+    assert fig.layout.yaxis.showticklabels is None

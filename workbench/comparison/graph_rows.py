@@ -129,4 +129,6 @@ def _note(events: Boundaries, variant: str) -> str:
         return "one event: nothing to compare"
     if variant.endswith(":min"):
         return "no interval: a minimum over events is not resampled"
+    if variant.endswith(":pooled"):
+        return "no interval: a ratio of sums over events is not resampled"
     return ""

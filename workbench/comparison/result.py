@@ -153,7 +153,9 @@ class Comparison:
 
             measures = ("modularity", "conductance", "intra_inter")
             shown = {measure: HEADLINE[measure] for measure in measures}
-            return figure_graph(table, **{"variants": shown, **options})
+            # The null's band is what a line is read against; each value's own interval stands in
+            # the table, and is drawn with intervals=True.
+            return figure_graph(table, **{"variants": shown, "intervals": False, **options})
         from workbench.figures.human import figure_human
 
         return figure_human(table, **options)

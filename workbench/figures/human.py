@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -308,6 +309,27 @@ def _panel(
             )
         else:
             _absent(fig, float(x), str(record["note"] or ""), text, row, col)
+    if panel["value"].isna().all():
+        _empty(fig, panel, row, col)
+
+
+def _empty(fig: go.Figure, panel: pd.DataFrame, row: int, col: int) -> None:
+    """A panel without any value: the reason in its middle, and no axis that means nothing."""
+    reasons = [note for note in dict.fromkeys(panel["note"].astype(str)) if len(note) > 22]
+    reason = reasons[0] if reasons else "no values"
+    fig.update_yaxes(showticklabels=False, ticks="", row=row, col=col)
+    fig.add_annotation(
+        name="empty",
+        x=0.5,
+        y=0.55,
+        xref="x domain",
+        yref="y domain",
+        text="<br>".join(plain(line) for line in textwrap.wrap(reason, 28)),
+        font={"size": SMALL_PX, "color": "#555555"},
+        showarrow=False,
+        row=row,
+        col=col,
+    )
 
 
 def _absent(fig: go.Figure, x: float, note: str, hover: str, row: int, col: int) -> None:
