@@ -18,7 +18,9 @@ from workbench.models import DEFAULT_MODEL, LanguageModel, load_model
 from workbench.recording.measures import chosen_measures
 
 if TYPE_CHECKING:
+    from workbench.core.boundaries import Boundaries
     from workbench.recording.instruments import KeyRecorder
+    from workbench.recording.reducers import Reducer
 
 __all__ = ["record"]
 
@@ -32,6 +34,10 @@ def record(
     keys: bool = True,
     bos: str | int = "auto",
     measures: str | Iterable[str] | None = None,
+    attention: str | Reducer | Iterable[str | Reducer] | None = None,
+    attention_heads: int | Iterable[int] | None = None,
+    events: Boundaries | str | None = None,
+    spans: Any = None,
     progress: bool = False,
 ) -> Trace:
     """Let a model read a story once and record how it is predicted, and its keys.
@@ -47,6 +53,13 @@ def record(
         one), "none" (the surprisal of the first token is then NaN), a token id, or a token.
     measures : which of `workbench.recording.measures.MEASURES`, "all", or None for
         `DEFAULT_MEASURES`; "surprisal_corrected" corrects word surprisal for word-initial markers.
+    attention : statistics of each query head's attention in `layers`, reduced while reading:
+        "lag", "entropy", "distance", "first", "sink", "inside", "spans", "top", and any
+        `workbench.recording.reducers.Reducer`, also of one's own.
+    attention_heads : query heads (not key-value heads), zero-based; None: all.
+    events : for "inside": boundaries over tokens or words, or a method code ("SM"; the text is
+        then read twice).
+    spans : for "spans": (start, stop) token pairs, a mapping from names to them, or Boundaries.
     progress : show a progress bar on standard error.
 
     Returns
@@ -85,18 +98,40 @@ def record(
     _check_window(story, lm, n, start)
 
     recorder: KeyRecorder | None = None
+    chosen_layers = _numbers("layers", layers, size["n_layers"])
     if keys:
-        chosen_layers = _numbers("layers", layers, size["n_layers"])
         chosen_heads = _numbers("heads", heads, size["n_kv_heads"])
         recorder = KeyRecorder(chosen_layers, chosen_heads, n, skip=int(start is not None))
+
+    attended = None
+    if attention is not None:
+        from workbench.recording.attention_options import attention_observer, events_on_tokens
+
+        attended = attention_observer(
+            attention,
+            chosen_layers,
+            _numbers("attention_heads", attention_heads, size["n_heads"]),
+            n,
+            int(start is not None),
+            events=events_on_tokens(
+                events,
+                measured.token_word,
+                story.n_words,
+                lambda: record(story, lm, bos=bos, progress=progress),
+            ),
+            spans=spans,
+        )
+    elif events is not None or spans is not None or attention_heads is not None:
+        raise InputError("events, spans and attention_heads belong to attention=; name statistics.")
 
     ids = torch.from_numpy(tokens.ids)
     if start is not None:
         ids = torch.cat([torch.tensor([start]), ids])
     ids = ids.to(lm.device)
-    attention = lm.model.config.get_text_config(decoder=True)._attn_implementation
+    implementation = lm.model.config.get_text_config(decoder=True)._attn_implementation
+    observers = [observer for observer in (recorder, attended) if observer is not None]
     with torch.inference_mode(), _progress(lm, story, n, progress) as bar:
-        with Instruments(lm.model, [recorder, bar]) if recorder is not None else nullcontext():
+        with Instruments(lm.model, [*observers, bar]) if observers else nullcontext():
             hidden, last_logits = adapter.hidden_states(lm.model, ids)
         measured.score(hidden, 0, n, int(start is None), last_logits, bar.step)
 
@@ -114,7 +149,10 @@ def record(
         "bos_id": start,
         "bos_token": None if start is None else lm.tokenizer.convert_ids_to_tokens(start),
         "bos_reason": reason,
-        "attention": attention,
+        "attention": implementation,
+        "attention_statistics": []
+        if attended is None
+        else [reducer.settings() for reducer in attended.reducers],
         "key_source": None if recorder is None else recorder.source,
         "measures": list(measured.names),
         "window": lm.window,
@@ -123,6 +161,10 @@ def record(
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
     dataset = make_dataset(story, tokens, measured, recorder, settings)
+    if attended is not None:
+        from workbench.recording.attention_options import with_attention
+
+        dataset = with_attention(dataset, attended)
     return Trace(dataset=dataset, story=story)
 
 
