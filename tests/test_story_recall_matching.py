@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -175,7 +176,7 @@ def test_level_is_passed_by_five_per_cent_of_fresh_shuffles():
         for _ in range(60):
             mixed = [words[i] for i in rng.permutation(len(words))]
             edges = np.cumsum([0, *sizes])
-            sentences = [" ".join(mixed[a:b]) for a, b in zip(edges[:-1], edges[1:])]
+            sentences = [" ".join(mixed[a:b]) for a, b in pairwise(edges)]
             best += (vectors.encode(sentences) @ targets.T).max(axis=1).tolist()
     assert Bag_.calls
     # Similarities of counts are few and tied: at most the rate, and the next level down exceeds it.
@@ -395,7 +396,7 @@ def test_no_annotation_and_no_events():
 
 def test_select_names_the_choices(planted):
     _, recall = planted
-    with pytest.raises(InputError, match="story='x' is not known. Choose one of: 'tale'"):
+    with pytest.raises(InputError, match=r"story='x' is not known\. Choose one of: 'tale'"):
         recall.select(story="x")
 
 
@@ -421,14 +422,14 @@ def test_sentences_of_a_bundled_story_are_found_in_the_order_they_were_copied():
     cut = story.boundaries()
     words = story.text.split()
     edges = [*sentence_starts(story).tolist(), len(words)]
-    spans = list(zip(edges[:-1], edges[1:]))
+    spans = list(pairwise(edges))
     labels = cut.labels()
     rng = np.random.default_rng(0)
     order = rng.permutation(cut.n_events)[: min(8, cut.n_events)]
     said = []
     for event in order:
         inside = [s for s in spans if labels[s[0]] == event and labels[s[1] - 1] == event]
-        said += [" ".join(words[a:b]) for a, b in sorted(inside, key=lambda s: s[0] - s[1])[:4]]
+        said += [" ".join(words[a:b]) for a, b in sorted(inside, key=lambda s: s[0] - s[1])[:8]]
     recall = story_recall(
         transcripts({("copyist", name): " ".join(said)}), stories=story, n_null=200
     )

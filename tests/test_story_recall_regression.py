@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.analysis.recall_regression import _newton, _two_way, recall_regression
+from workbench.analysis.recall_design import Design, newton, two_way_errors
+from workbench.analysis.recall_regression import recall_regression
 from workbench.core.errors import DataError, InputError
 
 
@@ -111,7 +112,7 @@ def test_estimates_equal_statsmodels_logit_and_its_clustered_errors():
     both = plain.fit(cov_type="cluster", cov_kwds={"groups": groups, "use_correction": True})
     found = result.coefficients
     np.testing.assert_allclose(found["estimate"], by_people.params[3:], atol=1e-7)
-    np.testing.assert_allclose(_newton(X, table["recalled"].to_numpy(float)), by_people.params)
+    np.testing.assert_allclose(newton(X, table["recalled"].to_numpy(float)), by_people.params)
     # The correction for few clusters only widens, and by little with 30 of them.
     ratio = found["se"].to_numpy() / by_people.bse.to_numpy()[3:]
     assert (ratio > 0.98).all()
@@ -124,11 +125,9 @@ def test_estimates_equal_statsmodels_logit_and_its_clustered_errors():
 
 
 def test_two_way_covariance_is_the_sum_over_pairs_that_share_a_person_or_an_event():
-    from workbench.analysis.recall_regression import _Design
-
     table = simulated(n_subjects=5, n_events=(6, 5), seed=5)
-    design = _Design.of(table, ["a", "pressed"], "clear")
-    beta = _newton(design.X, design.y)
+    design = Design.of(table, ["a", "pressed"], "clear")
+    beta = newton(design.X, design.y)
     p = 1 / (1 + np.exp(-design.X @ beta))
     bread = np.linalg.inv(design.X.T @ np.diag(p * (1 - p)) @ design.X)
     score = design.X * (design.y - p)[:, None]
@@ -144,7 +143,7 @@ def test_two_way_covariance_is_the_sum_over_pairs_that_share_a_person_or_an_even
             meat += weight * np.outer(score[i], score[j])
     variance = np.diag(bread @ meat @ bread)
     expected = np.where(variance > 0, np.sqrt(np.abs(variance)), np.nan)
-    np.testing.assert_allclose(_two_way(design, beta), expected)
+    np.testing.assert_allclose(two_way_errors(design, beta), expected)
 
 
 def test_permutation_of_events_holds_its_level_where_the_interval_over_people_does_not():
@@ -224,7 +223,7 @@ def test_auc_of_held_out_events_from_its_definition():
     part = table["event"].to_numpy() % 2
     scores = np.empty(len(y))
     for code in (0, 1):
-        scores[part == code] = X[part == code] @ _newton(X[part != code], y[part != code])
+        scores[part == code] = X[part == code] @ newton(X[part != code], y[part != code])
     pairs = [(i, j) for i in np.flatnonzero(y == 1) for j in np.flatnonzero(y == 0)]
     wins = np.mean([(scores[i] > scores[j]) + 0.5 * (scores[i] == scores[j]) for i, j in pairs])
     assert _auc_of(X, y, part) == pytest.approx(wins)

@@ -20,18 +20,16 @@ The level is set per story and set of events, from at least `n_null` such senten
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from workbench.analysis.event_matching import calibrated_level, first_mentions, match_sentences
-from workbench.analysis.recall.resampling import bootstrap_weights, interval
-from workbench.analysis.recall.sequences import RecallSequences
+from workbench.analysis.event_matching import calibrated_level
+from workbench.analysis.retelling import StoryRecall
+from workbench.analysis.retelling_rows import Scored, event_rows, sentence_rows, sequence_rows
 from workbench.core.boundaries import Boundaries
 from workbench.core.checks import check_option
 from workbench.core.errors import DataError, InputError
@@ -43,109 +41,6 @@ from workbench.stories.transcripts import load_transcripts
 __all__ = ["NULLS", "StoryRecall", "event_texts", "story_recall", "transcript_sentences"]
 
 NULLS = ("words", "stories")
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class StoryRecall:
-    """Events recalled from stories; goes into every measure of recall order as it is.
-
-    Parameters
-    ----------
-    events : one row per person, story and event: subject, story, condition, event (from 1), start
-        (first word), n_words, recalled (0 or 1), similarity (of the most similar sentence),
-        order (place of the first mention, from 1; <NA> where not recalled), n_sentences (that
-        belong to it), shuffled (share of shuffled transcripts that "recall" the event).
-    sequences : the same as a free-recall table: subject, story, condition, list (the story),
-        position, trial_type ("study", "recall"), item (number of the event).
-    sentences : one row per sentence said: subject, story, condition, sentence (from 1), n_words,
-        event (that it resembles most), similarity, passed.
-    levels : one row per story: n_events, n_subjects, n_sentences, level, rate, null, n_null
-        (sentences), null_passed (share of them above the level), passed (share of what was said),
-        recalled (mean share of events), baseline (the same for shuffled transcripts).
-    boundaries : the events of each story, over its words.
-    settings : encoder, splitter, null, rate, seed.
-    """
-
-    events: pd.DataFrame
-    sequences: pd.DataFrame
-    sentences: pd.DataFrame
-    levels: pd.DataFrame
-    boundaries: dict[str, Boundaries]
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def recall_sequences(self) -> RecallSequences:
-        """Recalled events in order: one list per person and story, without repeats."""
-        return RecallSequences.from_table(self.sequences, source="retelling")
-
-    def select(self, *, story: str | None = None, condition: str | None = None) -> StoryRecall:
-        """The part of one story or condition; levels stay those of the whole story.
-
-        Raises
-        ------
-        InputError : there is no such story or condition.
-        """
-        kept = {}
-        wanted = {"story": story, "condition": condition}
-        for name, choice in wanted.items():
-            if choice is not None:
-                check_option(name, choice, sorted(self.events[name].unique()))
-        for part in ("events", "sequences", "sentences"):
-            frame: pd.DataFrame = getattr(self, part)
-            for name, choice in wanted.items():
-                if choice is not None:
-                    frame = frame[frame[name] == choice]
-            kept[part] = frame.reset_index(drop=True)
-        if kept["events"].empty:
-            raise InputError(f"nobody recalled story {story!r} in condition {condition!r}.")
-        stories = set(kept["events"]["story"])
-        levels = self.levels[self.levels["story"].isin(stories)].reset_index(drop=True)
-        boundaries = {name: cut for name, cut in self.boundaries.items() if name in stories}
-        return StoryRecall(**kept, levels=levels, boundaries=boundaries, settings=self.settings)
-
-    def summary(self, *, resamples: int = 1000, seed: int = 0) -> pd.DataFrame:
-        """Share of the events recalled, per story and condition, beside shuffled transcripts.
-
-        Returns
-        -------
-        story ("all" over stories), condition ("all" over conditions), n_subjects, n_events,
-        recalled (mean over people of the share of events), ci_low, ci_high (95 %, bootstrap over
-        people), baseline (the same share in shuffled transcripts), difference.
-        """
-        rows = []
-        for story in _with_all(self.boundaries):
-            own = self.events if story == "all" else self.events[self.events["story"] == story]
-            for condition in _with_all(own["condition"]):
-                part = own if condition == "all" else own[own["condition"] == condition]
-                shares = part.groupby("subject")["recalled"].mean().to_numpy(dtype=np.float64)
-                baseline = float(part.groupby("subject")["shuffled"].mean().mean())
-                weights = bootstrap_weights(len(shares), resamples, seed)
-                low, high = interval(weights @ shares / len(shares))
-                if len(shares) < 2:
-                    low = high = float("nan")
-                rows.append(
-                    {
-                        "story": story,
-                        "condition": condition,
-                        "n_subjects": len(shares),
-                        "n_events": len(part[["story", "event"]].drop_duplicates()),
-                        "recalled": float(shares.mean()),
-                        "ci_low": low,
-                        "ci_high": high,
-                        "baseline": baseline,
-                        "difference": float(shares.mean()) - baseline,
-                    }
-                )
-        return pd.DataFrame(rows)
-
-    def __repr__(self) -> str:
-        shares = self.levels["recalled"].mean()
-        return (
-            f"StoryRecall({self.events['subject'].nunique()} people, {len(self.boundaries)} "
-            f"stories, {self.levels['n_events'].sum()} events; {shares:.0%} recalled)"
-        )
 
 
 def story_recall(
@@ -212,11 +107,11 @@ def story_recall(
         level = calibrated_level(np.concatenate([s.max(axis=1) for s in nulls]), rate)
         own = np.flatnonzero((table["story"] == name).to_numpy())
         rows = table.iloc[own].reset_index(drop=True)
-        scored = [_Scored.of(similarity[place], level) for place in own]
-        null_scored = [_Scored.of(similarity_, level) for similarity_ in nulls]
+        scored = [Scored.of(similarity[place], level) for place in own]
+        null_scored = [Scored.of(similarity_, level) for similarity_ in nulls]
         by_chance = np.mean([item.recalled for item in null_scored], axis=0)
-        events_frame = _event_rows(rows, scored, cuts[name], by_chance)
-        sentences_frame = _sentence_rows(rows, scored, [said[place] for place in own])
+        events_frame = event_rows(rows, scored, cuts[name], by_chance)
+        sentences_frame = sentence_rows(rows, scored, [said[place] for place in own])
         best = np.concatenate([item.best for item in null_scored])
         level_row = {
             "story": name,
@@ -235,7 +130,7 @@ def story_recall(
         parts.append(
             (
                 events_frame,
-                _sequence_rows(rows, scored, cuts[name].n_events),
+                sequence_rows(rows, scored, cuts[name].n_events),
                 sentences_frame,
                 pd.DataFrame([level_row]),
             )
@@ -281,29 +176,6 @@ def event_texts(story: Story, events: Boundaries) -> list[str]:
 
 
 # --- parts of `story_recall` ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class _Scored:
-    """One transcript against the events of its story."""
-
-    similarity: Floats
-    assigned: Ints
-    level: float
-
-    @classmethod
-    def of(cls, similarity: NDArray[np.floating[Any]], level: float) -> _Scored:
-        values = np.asarray(similarity, dtype=np.float64)
-        return cls(values, match_sentences(values, level), level)
-
-    @property
-    def best(self) -> Floats:
-        return self.similarity.max(axis=1)
-
-    @property
-    def recalled(self) -> Ints:
-        counts = np.bincount(self.assigned[self.assigned >= 0], minlength=self.similarity.shape[1])
-        return (counts > 0).astype(np.int64)
 
 
 def _transcript_table(transcripts: pd.DataFrame | str | Path) -> pd.DataFrame:
@@ -396,80 +268,3 @@ def _shuffled(sentences: list[str], rng: np.random.Generator) -> list[str]:
     flat = [word for sentence in words for word in sentence]
     order = iter(rng.permutation(len(flat)).tolist())
     return [" ".join(flat[next(order)] for _ in sentence) for sentence in words]
-
-
-def _with_all(names: Iterable[str]) -> list[str]:
-    """The names, sorted, and "all" where there is more than one."""
-    known = sorted(set(names))
-    return [*known, "all"] if len(known) > 1 else known
-
-
-def _labels(rows: pd.DataFrame, place: int, length: int) -> dict[str, Any]:
-    return {name: [rows[name].iloc[place]] * length for name in ("subject", "story", "condition")}
-
-
-def _event_rows(
-    rows: pd.DataFrame, scored: list[_Scored], cut: Boundaries, by_chance: Floats
-) -> pd.DataFrame:
-    n = cut.n_events
-    frames = []
-    for place, item in enumerate(scored):
-        order = np.full(n, np.nan)
-        sequence = first_mentions(item.assigned)
-        order[sequence] = np.arange(1, len(sequence) + 1)
-        frames.append(
-            pd.DataFrame(
-                {
-                    **_labels(rows, place, n),
-                    "event": np.arange(1, n + 1),
-                    "start": cut.starts,
-                    "n_words": cut.lengths,
-                    "recalled": item.recalled,
-                    "similarity": item.similarity.max(axis=0),
-                    "order": pd.array(order, dtype="Float64").astype("Int64"),
-                    "n_sentences": np.bincount(item.assigned[item.assigned >= 0], minlength=n),
-                    "shuffled": by_chance,
-                }
-            )
-        )
-    return pd.concat(frames, ignore_index=True)
-
-
-def _sequence_rows(rows: pd.DataFrame, scored: list[_Scored], n: int) -> pd.DataFrame:
-    frames = []
-    for place, item in enumerate(scored):
-        sequence = first_mentions(item.assigned) + 1
-        studied = np.arange(1, n + 1)
-        frames.append(
-            pd.DataFrame(
-                {
-                    **_labels(rows, place, n + len(sequence)),
-                    "list": rows["story"].iloc[place],
-                    "position": np.concatenate([studied, np.arange(1, len(sequence) + 1)]),
-                    "trial_type": ["study"] * n + ["recall"] * len(sequence),
-                    "item": np.concatenate([studied, sequence]),
-                }
-            )
-        )
-    return pd.concat(frames, ignore_index=True)
-
-
-def _sentence_rows(
-    rows: pd.DataFrame, scored: list[_Scored], said: list[list[str]]
-) -> pd.DataFrame:
-    frames = []
-    for place, item in enumerate(scored):
-        n = len(said[place])
-        frames.append(
-            pd.DataFrame(
-                {
-                    **_labels(rows, place, n),
-                    "sentence": np.arange(1, n + 1),
-                    "n_words": [len(sentence.split()) for sentence in said[place]],
-                    "event": item.similarity.argmax(axis=1) + 1,
-                    "similarity": item.best,
-                    "passed": item.assigned >= 0,
-                }
-            )
-        )
-    return pd.concat(frames, ignore_index=True)
