@@ -58,12 +58,12 @@ def main() -> None:
         k = n // MEAN_EVENT
         even = Boundaries(even_starts(n, k - 1), n)
         runs: dict[str, Callable[[], Boundaries]] = {
-            "fixed length, refined (M)": lambda g=graph, e=even: refine(g, e),  # type: ignore[misc]
-            "optimum, any number, 8 ... 128": lambda g=graph: optimal_boundaries(g),  # type: ignore[misc]
-            f"optimum, exactly {k}, 8 ... 128": lambda g=graph, k=k: optimal_boundaries(  # type: ignore[misc]
+            "fixed length, refined (M)": lambda g=graph, e=even: refine(g, e),
+            "optimum, any number, 8 ... 128": lambda g=graph: optimal_boundaries(g),
+            f"optimum, exactly {k}, 8 ... 128": lambda g=graph, k=k: optimal_boundaries(
                 g, n_events=k
             ),
-            "optimum, exactly 18, no maximum": lambda g=graph: optimal_boundaries(  # type: ignore[misc]
+            "optimum, exactly 18, no maximum": lambda g=graph: optimal_boundaries(
                 g, n_events=18, max_size=None
             ),
         }

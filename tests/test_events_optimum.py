@@ -28,11 +28,12 @@ def modularity(weights, starts):
     return sum(surplus[a:b, a:b].sum() for a, b in pairwise(edges))
 
 
-def every_cut(n, least, longest):
+def every_cut(n, least, longest, final):
     for k in range(n):
         for inner in combinations(range(1, n), k):
             lengths = np.diff([0, *inner, n])
-            if lengths.max() <= longest and (lengths[:-1] >= least).all():
+            short = (lengths[:-1] < least).any() or lengths[-1] < min(final, n)
+            if lengths.max() <= longest and not short:
                 yield [0, *inner]
 
 
@@ -47,18 +48,22 @@ def keys_for(n, seed, shift, d=3):
     seed=st.integers(0, 9999),
     least=st.integers(1, 4),
     room=st.integers(0, 8),
+    final=st.integers(1, 4),
     shift=st.sampled_from([1.0, 30.0]),
     diagonal=st.booleans(),
 )
-def test_it_is_the_best_of_all_cuts(n, seed, least, room, shift, diagonal):
+def test_it_is_the_best_of_all_cuts(n, seed, least, room, final, shift, diagonal):
     graph = KeyGraph(keys_for(n, seed, shift), diagonal=diagonal)
     weights = graph.to_dense()
     assume(weights.sum() > 1e-3 * np.abs(weights).sum())
-    longest = least + room
-    cuts = {tuple(cut): modularity(weights, cut) for cut in every_cut(n, least, longest)}
-    assert cuts
+    longest, final = least + room, min(final, least)
+    cuts = {tuple(cut): modularity(weights, cut) for cut in every_cut(n, least, longest, final)}
+    sizes = {"min_size": least, "max_size": longest, "last_size": final}
+    if not cuts:
+        with pytest.raises(InputError, match="no number of events"):
+            optimal_boundaries(graph, **sizes)
+        return
     counts = sorted({len(cut) for cut in cuts})
-    sizes = {"min_size": least, "max_size": longest}
     found = optimal_boundaries(graph, **sizes)
     assert tuple(found.starts) in cuts
     best = max(cuts.values())
@@ -74,7 +79,9 @@ def test_it_is_the_best_of_all_cuts(n, seed, least, room, shift, diagonal):
         up_to_k = max(value for cut, value in cuts.items() if len(cut) <= k)
         assert cuts[tuple(most.starts)] == pytest.approx(up_to_k, rel=1e-9, abs=1e-12)
     if longest >= n:
-        assert optimal_boundaries(graph, min_size=least, max_size=None) == found
+        assert optimal_boundaries(graph, **{**sizes, "max_size": None}) == found
+        if final == least:
+            assert optimal_boundaries(graph, min_size=least, max_size=longest) == found
 
 
 def test_blocks_of_ends_join(monkeypatch):
@@ -168,6 +175,8 @@ def test_heads_are_added():
         ({"n_events": 1, "max_size": 50}, "1 events of at most max_size=50 cannot cover 100.*2"),
         ({"n_events": 14}, "n_events=14 events of at least min_size=8 do not fit into 100"),
         ({"min_size": 0}, "min_size=0"),
+        ({"last_size": 9}, "last_size=9 must lie between 1 and min_size=8"),
+        ({"min_size": 60, "max_size": 70}, "no number of events of 60 to 70 positions covers 100"),
         ({"max_size": 4}, "max_size=4 is smaller"),
     ],
 )
@@ -207,4 +216,13 @@ def test_long_texts_take_seconds():
     found = optimal_boundaries(graph)
     assert time.perf_counter() - begin < 5
     assert found.lengths.max() <= 128
-    assert found.lengths[:-1].min() >= 8
+    assert found.lengths.min() >= 8
+
+
+def test_long_proposals_can_be_met():
+    keys = keys_for(900, 2, 1.0)
+    trace = fake_trace(np.arange(900.0), keys)
+    graph = trace.key_graph(int(trace.layers[-1]), 0)
+    moved, best = (segment(trace, f"F{x}:300", graph=graph, max_size=16) for x in "MO")
+    assert moved.n_events == best.n_events == 3
+    assert graph.modularity(best) >= graph.modularity(moved)

@@ -179,8 +179,9 @@ def segment(
     event.
 
     Refinement O takes only the number of events from its proposal. Its events have at least
-    `min_size` tokens (the last may be cut off) and at most 2 · `max_size`, which is how long M can
-    make them; with n_boundaries, where S has no maximum, neither has O. So SO is never below SM.
+    `min_size` tokens (the last as few as the proposal's last) and at most twice `max_size`, or
+    twice the proposal's longest event, which is how long M can make them; with n_boundaries, where
+    S has no maximum, neither has O. So SO is never below SM.
 
     Parameters
     ----------

@@ -35,6 +35,7 @@ def optimal_boundaries(
     at_most: int | None = None,
     min_size: int = 8,
     max_size: int | None = 128,
+    last_size: int | None = None,
 ) -> Boundaries:
     """The cut into events that has the highest modularity of all.
 
@@ -43,8 +44,10 @@ def optimal_boundaries(
     graph : key-similarity graph; of several heads the weights are added, as in refinement.
     n_events : exactly so many events.
     at_most : at most so many events, the best number of them. Neither: any number.
-    min_size, max_size : positions per event; the last event, which the end of the text may cut
-        off, can be shorter. max_size=None sets no limit, for up to 8,192 positions.
+    min_size, max_size : positions per event. max_size=None sets no limit, for up to 8,192
+        positions.
+    last_size : fewest positions of the last event, which the end of the text may have cut off;
+        None: min_size.
 
     Returns
     -------
@@ -65,7 +68,8 @@ def optimal_boundaries(
     taken from a position near by: no large numbers cancel.
     """
     n = graph.n
-    _check(n, n_events, at_most, min_size, max_size)
+    final = min(min_size if last_size is None else last_size, n)
+    _check(n, n_events, at_most, min_size, max_size, final)
     prefix = graph.prefix.reshape(n + 1, -1)
     norms = graph.norms.sum(axis=1)
     if np.isnan(total_weight(prefix[-1], norms[-1], graph.diagonal)):
@@ -77,26 +81,40 @@ def optimal_boundaries(
     gains = _gains(prefix, norms, graph.diagonal, longest)
     wanted = n_events if n_events is not None else at_most
     if wanted is None or (at_most is not None and _no_bound(at_most, n, min_size)):
-        starts = _any_number(gains, n, min_size, longest)
+        starts = _any_number(gains, n, min_size, longest, final)
     else:
-        starts = _counted(gains, n, min_size, longest, wanted, exactly=n_events is not None)
+        starts = _counted(gains, n, min_size, longest, final, wanted, n_events is not None)
     found = Boundaries(starts, n, method="O")
     settings = {
         "n_events": n_events if n_events is None else int(n_events),
         "at_most": at_most if at_most is None else int(at_most),
         "min_size": int(min_size),
         "max_size": max_size if max_size is None else int(max_size),
+        "last_size": int(final),
         "modularity": float(graph.summed().modularity(found)),
     }
     return found.with_(settings=settings)
 
 
 def _check(
-    n: int, n_events: int | None, at_most: int | None, min_size: int, max_size: int | None
+    n: int,
+    n_events: int | None,
+    at_most: int | None,
+    min_size: int,
+    max_size: int | None,
+    last_size: int,
 ) -> None:
     from workbench.events.sizes import check_sizes
 
     check_sizes(min_size, max_size)
+    if not 1 <= last_size <= min_size:
+        raise InputError(f"last_size={last_size} must lie between 1 and min_size={min_size}.")
+    fewest = 1 if max_size is None else math.ceil(n / max_size)
+    if (fewest - 1) * min_size + last_size > n:
+        raise InputError(
+            f"no number of events of {min_size} to {max_size} positions covers {n}; lower min_size "
+            "or last_size, or raise max_size."
+        )
     if n_events is not None and at_most is not None:
         raise InputError("give n_events (exactly so many) or at_most, not both.")
     for name, count in (("n_events", n_events), ("at_most", at_most)):
@@ -104,12 +122,12 @@ def _check(
             continue
         if count < 1 or count != int(count):
             raise InputError(f"{name}={count} must be a whole number of at least 1.")
-        if max_size is not None and count * max_size < n:
+        if count < fewest:
             raise InputError(
                 f"{name}={count} events of at most max_size={max_size} cannot cover {n} "
-                f"positions; they need at least {math.ceil(n / max_size)}, or a larger max_size."
+                f"positions; it takes at least {fewest}, or a larger max_size."
             )
-        if name == "n_events" and (count - 1) * min_size + 1 > n:
+        if name == "n_events" and (count - 1) * min_size + last_size > n:
             raise InputError(
                 f"n_events={count} events of at least min_size={min_size} do not fit into {n} "
                 "positions; lower one of the two."
@@ -189,13 +207,13 @@ def _perpendicular(
     return rows, along, np.einsum("td,td->t", rows, rows)
 
 
-def _any_number(gains: Iterator[_Block], n: int, least: int, longest: int) -> list[int]:
+def _any_number(gains: Iterator[_Block], n: int, least: int, longest: int, final: int) -> list[int]:
     best = np.full(n + 1, -np.inf)
     best[0] = 0.0
     before = np.zeros(n + 1, dtype=np.int64)
     for first, low, block in gains:
         for end, row in enumerate(block, first):
-            start, stop = _starts(end, n, least, longest)
+            start, stop = _starts(end, final if end == n else least, longest)
             if start < stop:
                 scores = best[start:stop] + row[start - low : stop - low]
                 place = int(scores.argmax())
@@ -208,14 +226,14 @@ def _any_number(gains: Iterator[_Block], n: int, least: int, longest: int) -> li
 
 
 def _counted(
-    gains: Iterator[_Block], n: int, least: int, longest: int, k: int, *, exactly: bool
+    gains: Iterator[_Block], n: int, least: int, longest: int, final: int, k: int, exactly: bool
 ) -> list[int]:
     # row j: the best cut into j + 1 events of the positions before the column
     best = np.full((k, n + 1), -np.inf)
     before = np.zeros((k, n + 1), dtype=np.int32)
     for first, low, block in gains:
         for end, row in enumerate(block, first):
-            start, stop = _starts(end, n, least, longest)
+            start, stop = _starts(end, final if end == n else least, longest)
             if start >= stop:
                 continue
             values = row[start - low : stop - low]
@@ -238,6 +256,6 @@ def _counted(
     return starts[::-1]
 
 
-def _starts(end: int, n: int, least: int, longest: int) -> tuple[int, int]:
+def _starts(end: int, least: int, longest: int) -> tuple[int, int]:
     """Starts [start, stop) that an event with this end can have."""
-    return max(0, end - longest), end - (1 if end == n else least) + 1
+    return max(0, end - longest), end - least + 1

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from workbench.core.blockgraph import BlockGraph
 from workbench.core.boundaries import Boundaries
 from workbench.core.checks import check_option
 from workbench.core.errors import InputError
+from workbench.core.eventgraph import EventGraph
 from workbench.core.keygraph import KeyGraph
+from workbench.events.dense_objectives import block_split_scores
 from workbench.events.objectives import Region, best_candidate, check_objective, split_scores
 from workbench.events.reference import refine_released
 
@@ -23,7 +27,7 @@ RELEASED_VARIANTS = {"modularity": "em-llm", "conductance": "em-llm-code", "intr
 
 
 def refine(
-    graph: KeyGraph,
+    graph: EventGraph,
     events: Boundaries,
     *,
     objective: str = "modularity",
@@ -39,7 +43,9 @@ def refine(
     Parameters
     ----------
     graph : key-similarity graph over the positions that `events` cuts. Of several heads the
-        weights are added, as in the released code.
+        weights are added, as in the released code. With similarities that are no dot product
+        (`BlockGraph`), rule "paper" takes O(region²) time per boundary, and rule "reference" is
+        refused.
     events : the boundaries to refine.
     objective : "modularity", "conductance" (least is best) or "intra_inter".
     rule : "paper" or "reference".
@@ -93,15 +99,21 @@ def refine(
             f"events cut {events.n} {events.unit}s, but the graph has {graph.n} positions; "
             "convert them first (trace.to_tokens or trace.to_words)."
         )
-    prefix = graph.prefix.reshape(graph.n + 1, -1)
-    norms = graph.norms.sum(axis=1)
+    if isinstance(graph, BlockGraph) and rule == "reference":
+        raise InputError(
+            f"rule='reference' restates the released code, whose weights are dot products; the "
+            f"graph's similarity is {graph.similarity!r}. Use rule='paper'."
+        )
     settings: dict[str, object] = {
         "rule": rule,
         "objective": objective,
         "variant": variant,
         "min_size": min_size,
     }
+    if graph.similarity != "dot":
+        settings["similarity"] = graph.similarity
     if rule == "reference":
+        prefix, norms = _joined(graph)
         moved, kept = refine_released(
             prefix,
             norms,
@@ -114,17 +126,8 @@ def refine(
         )
         settings["chunk"] = chunk
     else:
-        moved = _refine_paper(
-            prefix,
-            norms,
-            events.edges,
-            objective,
-            variant,
-            scope,
-            min_size,
-            window,
-            graph.diagonal,
-        )
+        scores = _scorer(graph, objective, variant)
+        moved = _refine_paper(scores, events.edges, scope, min_size, window)
         kept = list(range(len(moved)))
         settings.update(scope=scope, window=window)
     strength = None if events.strength is None else events.strength[kept]
@@ -144,18 +147,32 @@ def paper_region(alpha: int, beta: int, following: int, n: int, scope: str, wind
     return Region(low, high, max(alpha, low), separate=scope == "three")
 
 
+Scores = Callable[[Region, range], NDArray[np.float64]]
+
+
+def _scorer(graph: EventGraph, objective: str, variant: str) -> Scores:
+    """(region, candidates) → scores, on the graph whose weights are summed over heads."""
+    if isinstance(graph, BlockGraph):
+        one = graph.summed()
+        return lambda region, candidates: block_split_scores(
+            one, region, candidates, objective, variant
+        )
+    prefix, norms = _joined(graph)
+    return lambda region, candidates: split_scores(
+        prefix, norms, region, candidates, objective, variant, diagonal=graph.diagonal
+    )
+
+
+def _joined(graph: EventGraph) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Prefix sums of all heads side by side, and of ‖k‖²: those of the summed graph."""
+    assert isinstance(graph, KeyGraph)
+    return graph.prefix.reshape(graph.n + 1, -1), graph.norms.sum(axis=1)
+
+
 def _refine_paper(
-    prefix: NDArray[np.float64],
-    norms: NDArray[np.float64],
-    edges: NDArray[np.int64],
-    objective: str,
-    variant: str,
-    scope: str,
-    min_size: int,
-    window: int,
-    diagonal: bool,
+    scores_of: Scores, edges: NDArray[np.int64], scope: str, min_size: int, window: int
 ) -> list[int]:
-    n = len(prefix) - 1
+    n = int(edges[-1])
     originals = edges[1:].tolist()
     moved: list[int] = []
     alpha = 0
@@ -164,10 +181,7 @@ def _refine_paper(
         candidates = range(max(alpha + min_size, region.event + 1), beta + 1)
         found = None
         if len(candidates) > 1:
-            scores = split_scores(
-                prefix, norms, region, candidates, objective, variant, diagonal=diagonal
-            )
-            found = best_candidate(scores, candidates)
+            found = best_candidate(scores_of(region, candidates), candidates)
         alpha = beta if found is None else found
         moved.append(alpha)
     return moved

@@ -79,13 +79,16 @@ def _optimum(graph: KeyGraph, proposed: Boundaries, moves: Moves) -> Boundaries:
     free = moves.optimum == "free"
     # Refinement can stretch an event by the one before it; the optimum must be able to do so
     # too, or it would not bound it.
-    longest = moves.max_size if free or moves.max_size is None else 2 * moves.max_size
+    longest = moves.max_size
+    if longest is not None and not free:
+        longest = 2 * max(longest, int(proposed.lengths.max()))
     found = optimal_boundaries(
         graph,
         n_events=count if moves.optimum == "exactly" else None,
         at_most=count if moves.optimum == "at most" else None,
         min_size=moves.min_size,
         max_size=None if moves.matched and not free else longest,
+        last_size=min(moves.min_size, int(proposed.lengths[-1])),
     )
     settings = {**proposed.settings, "refinement": {"optimum": moves.optimum, **found.settings}}
     return found.with_(open=proposed.open, settings=settings)
