@@ -30,7 +30,10 @@ def one_by_one(graph, events, measure, variant):
         if measure == "conductance":
             name, _, how = variant.partition(":")
             return graph.conductance(events, name, how)
-        return getattr(graph, measure)(events, variant)
+        if measure == "intra_inter":
+            name, _, how = variant.partition(":")
+            return graph.intra_inter(events, name, how or "mean")
+        return graph.modularity(events, variant)
 
 
 def make(seed=0, heads=5, n=120, d=6, diagonal=True, inner=(13, 40, 66, 67, 99), shift=0.6):
@@ -50,6 +53,9 @@ def test_the_measures_are_the_decided_ones():
         ("conductance", "em-llm-code:mean"),
         ("intra_inter", "sums"),
         ("intra_inter", "means"),
+        ("intra_inter", "sums:min"),
+        ("intra_inter", "means:min"),
+        ("intra_inter", "sums:pooled"),
     }
 
 

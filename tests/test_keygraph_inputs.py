@@ -71,8 +71,8 @@ def test_unknown_options_list_the_known():
         graph.conductance(events, reduce="max")
     with pytest.raises(InputError, match="'sums', 'means'"):
         graph.intra_inter(events, "ratio")
-    with pytest.raises(InputError, match="'mean', 'pooled', None"):
-        graph.intra_inter(events, reduce="min")
+    with pytest.raises(InputError, match="'mean', 'min', 'pooled', None"):
+        graph.intra_inter(events, reduce="max")
     with pytest.raises(InputError, match='use variant="sums"'):
         graph.intra_inter(events, "means", "pooled")
 

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from workbench.core.blocksums import (
-    CONDUCTANCE,
-    INTRA_INTER,
-    MODULARITY,
-    BlockSums,
-    block_sums,
-    conductance_terms,
-    intra_inter_terms,
-    modularity_terms,
-    prefix_sums,
-)
-from workbench.core.boundaries import Boundaries
+from workbench.core.blocksums import BlockSums, prefix_sums, span_sums
 from workbench.core.checks import check_option
 from workbench.core.errors import InputError
+from workbench.core.eventgraph import EventGraph, Measure
 
-if TYPE_CHECKING:
-    import networkx as nx
+__all__ = ["PREFIX_SIMILARITIES", "KeyGraph", "NegativeShare"]
 
-__all__ = ["KeyGraph", "NegativeShare"]
-
-Measure = float | NDArray[np.float64]
+PREFIX_SIMILARITIES = ("dot", "cosine")
+"""Similarities that are dot products, so that sums over blocks are products of prefix sums."""
 
 _DENSE_BYTES = 2**32  # larger dense matrices are refused: the graph is not meant to be built
 _PAIR_BLOCK = 1 << 14  # sampled pairs whose keys are gathered at once
@@ -48,7 +35,7 @@ class NegativeShare(NamedTuple):
     exact: bool
 
 
-class KeyGraph:
+class KeyGraph(EventGraph):
     """Graph(s) over n positions with the weights A_ij = k_i·k_j, one graph per head.
 
     Every sum over a block of A is a dot product of sums of keys, so that each measure costs one
@@ -60,6 +47,8 @@ class KeyGraph:
         head, whose measures have the shape (heads,). Not copied.
     diagonal : keep the weights A_ii, as EM-LLM's paper and code do.
     index : the (layer, head) of each graph, for labels.
+    similarity : "dot", the papers' k_i·k_j; or "cosine", the same of keys scaled to length 1. All
+        other similarities are no dot products: see `workbench.core.blockgraph.BlockGraph`.
 
     Attributes
     ----------
@@ -69,7 +58,8 @@ class KeyGraph:
 
     Raises
     ------
-    InputError : wrong shape, no positions, or keys that are not finite.
+    InputError : wrong shape, no positions, keys that are not finite, or a cosine with a key of
+        length 0.
     """
 
     def __init__(
@@ -78,30 +68,21 @@ class KeyGraph:
         *,
         diagonal: bool = True,
         index: Sequence[tuple[int, int]] | None = None,
+        similarity: str = "dot",
     ) -> None:
-        values = np.asarray(keys)
-        if values.ndim not in (2, 3):
-            raise InputError(
-                f"keys must have the shape (n, d) or (heads, n, d), not {values.shape}."
-            )
-        if 0 in values.shape:
-            raise InputError(f"keys of shape {values.shape} hold no numbers.")
-        if values.dtype.kind in "iub":
-            values = values.astype(np.float64)
-        if values.dtype.kind != "f":
-            raise InputError(f"keys must be real numbers, not {values.dtype}.")
-        self.scalar = values.ndim == 2
-        stacked = values[None] if self.scalar else values
+        check_option("similarity", similarity, PREFIX_SIMILARITIES)
+        stacked, self.scalar = check_keys(keys)
         self.n_heads, self.n = stacked.shape[:2]
         self.diagonal = diagonal
-        self.index = list(index) if index is not None else None
-        if self.index is not None and len(self.index) != self.n_heads:
-            raise InputError(f"index names {len(self.index)} heads, keys have {self.n_heads}.")
+        self.similarity = similarity
+        self.index = check_index(index, self.n_heads)
+        if similarity == "cosine":
+            stacked = _unit_keys(stacked, self.scalar)
         self._parts = stacked[:, None]  # (heads, keys that are added up, n, d)
         with np.errstate(invalid="ignore", over="ignore"):
             self.prefix, self.norms = prefix_sums(stacked)
         if not (np.isfinite(self.prefix[-1]).all() and np.isfinite(self.norms[-1]).all()):
-            _raise_not_finite(stacked, self.scalar)
+            raise_not_finite(stacked, self.scalar)
         self.prefix.flags.writeable = False
         self.norms.flags.writeable = False
 
@@ -112,6 +93,7 @@ class KeyGraph:
         graph.scalar = True
         graph.n_heads, graph.n = 1, self.n
         graph.diagonal = self.diagonal
+        graph.similarity = self.similarity
         graph.index = [(-1, -1)]
         graph.prefix = self.prefix.reshape(n + 1, 1, -1)
         graph.norms = self.norms.sum(axis=1, keepdims=True)
@@ -119,106 +101,11 @@ class KeyGraph:
         graph._parts = self._parts.reshape(1, heads * parts, n, d)
         return graph
 
-    # --- measures --------------------------------------------------------------------------
+    def span_sums(self, first: NDArray[np.int64], last: NDArray[np.int64]) -> BlockSums:
+        """Inner weight, cut and degree sum of any spans [first, last), shapes (..., heads)."""
+        return span_sums(self.prefix, self.norms, first, last, diagonal=self.diagonal)
 
-    def sums(self, events: Boundaries) -> BlockSums:
-        """Inner weight, cut and degree sum of each event, shapes (events, heads).
-
-        Raises
-        ------
-        InputError : the events cut a sequence of another length.
-        """
-        if events.n != self.n:
-            raise InputError(
-                f"events cut {events.n} {events.unit}s, but the graph has {self.n} positions; "
-                "convert them first (trace.to_tokens or trace.to_words)."
-            )
-        found = block_sums(self.prefix, self.norms, events.starts, diagonal=self.diagonal)
-        empty = np.flatnonzero(np.isnan(found.total))
-        if len(empty):
-            names = [self.index[i] for i in empty] if self.index else empty.tolist()
-            where = "" if self.scalar else f" of heads {names}"
-            warnings.warn(
-                f"the total weight{where} is at most 1e-9 of the keys' squared lengths; measures "
-                "relative to it are NaN.",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-        return found
-
-    def modularity(self, events: Boundaries, variant: str = "newman") -> Measure:
-        """Modularity of a cut into events.
-
-        Parameters
-        ----------
-        events : the cut, over the graph's n positions.
-        variant : "newman", Σ_c within/W - (degree/W)² with W = Σ_ij A_ij; or "em-llm", half of
-            it (EM-LLM Eq. 3).
-
-        Returns
-        -------
-        float, or shape (heads,); NaN where W is near zero. One event has modularity 0.
-        """
-        check_option("variant", variant, MODULARITY)
-        return self._shaped(modularity_terms(self.sums(events), variant).sum(axis=0))
-
-    def conductance(
-        self, events: Boundaries, variant: str = "standard", reduce: str | None = "min"
-    ) -> Measure:
-        """Conductance of a cut into events: cut / smaller side, per event, then reduced.
-
-        Parameters
-        ----------
-        variant : which side is meant: "standard" (degree sums), "em-llm-paper" (inner weights of
-            the event and of its complement, Eq. 4; measures mostly the event's size) or
-            "em-llm-code" (inner weight, and total less inner weight).
-        reduce : "min" (Eq. 4) or "mean" over events, or None for one value per event.
-
-        Returns
-        -------
-        float, or shape (heads,); for reduce=None (events,) or (events, heads). NaN for a single
-        event and where the smaller side is not positive; an undefined event makes the reduced
-        value NaN.
-        """
-        check_option("variant", variant, CONDUCTANCE)
-        check_option("reduce", reduce, ("min", "mean", None))
-        return self._reduced(conductance_terms(self.sums(events), variant), reduce)
-
-    def intra_inter(
-        self, events: Boundaries, variant: str = "sums", reduce: str | None = "mean"
-    ) -> Measure:
-        """Ratio of intra- to inter-event similarity.
-
-        Parameters
-        ----------
-        variant : "sums", within / cut of each event (EM-LLM Eq. 5); or "means", mean weight
-            within / mean weight to the rest, as released.
-        reduce : "mean" over events; "pooled" (variant "sums" only), the ratio of both summed
-            over events; or None for one value per event.
-
-        Returns
-        -------
-        As `conductance`; NaN where a cut is not positive, and for a single event.
-        """
-        check_option("variant", variant, INTRA_INTER)
-        check_option("reduce", reduce, ("mean", "pooled", None))
-        sums = self.sums(events)
-        if reduce != "pooled":
-            return self._reduced(intra_inter_terms(sums, variant), reduce)
-        if variant != "sums":
-            raise InputError('reduce="pooled" is a ratio of sums; use variant="sums".')
-        cut = sums.cut.sum(axis=0)
-        defined = (cut > 0) & np.isfinite(sums.total)
-        ratio = np.where(defined, sums.within.sum(axis=0) / np.where(defined, cut, 1.0), np.nan)
-        return self._shaped(ratio)
-
-    def _reduced(self, terms: NDArray[np.float64], reduce: str | None) -> Measure:
-        if reduce is None:
-            return terms[:, 0] if self.scalar else terms
-        return self._shaped(terms.min(axis=0) if reduce == "min" else terms.mean(axis=0))
-
-    def _shaped(self, values: NDArray[np.float64]) -> Measure:
-        return float(values[0]) if self.scalar else values
+    _empty = "1e-9 of the keys' squared lengths"
 
     # --- signs of the weights --------------------------------------------------------------
 
@@ -291,31 +178,6 @@ class KeyGraph:
                 np.fill_diagonal(dense[head], 0.0)
         return dense[0] if self.scalar else dense
 
-    def to_networkx(self) -> nx.Graph:
-        """One graph as a weighted `networkx.Graph`, for checks on small graphs.
-
-        Self-loops carry A_ii / 2, since networkx counts them twice in a node's degree; then its
-        modularity and conductance equal those here ("newman", "standard").
-
-        Raises
-        ------
-        InputError : there are several graphs.
-        """
-        import networkx as nx
-
-        if self.n_heads != 1:
-            raise InputError(
-                f"there are {self.n_heads} graphs; take one (KeyGraph of its keys) or summed()."
-            )
-        weights = self.to_dense().reshape(self.n, self.n)
-        np.fill_diagonal(weights, np.diag(weights) / 2)
-        graph = nx.Graph()
-        graph.add_nodes_from(range(self.n))
-        rows, columns = np.triu_indices(self.n, k=0 if self.diagonal else 1)
-        values = weights[rows, columns].tolist()
-        graph.add_weighted_edges_from(zip(rows.tolist(), columns.tolist(), values, strict=True))
-        return graph
-
     def _joined(self, head: int) -> NDArray[np.float64]:
         """Keys of one graph side by side, shape (n, parts·d), float64."""
         parts = self._parts[head]
@@ -324,10 +186,60 @@ class KeyGraph:
     def __repr__(self) -> str:
         width = self.prefix.shape[2]
         kept = "" if self.diagonal else ", no diagonal"
-        return f"KeyGraph({self.n_heads} heads over {self.n} positions, {width} dims{kept})"
+        kind = "" if self.similarity == "dot" else f", {self.similarity}"
+        return f"KeyGraph({self.n_heads} heads over {self.n} positions, {width} dims{kind}{kept})"
 
 
-def _raise_not_finite(keys: NDArray[np.floating], scalar: bool) -> None:
+def check_keys(keys: ArrayLike) -> tuple[NDArray[np.floating], bool]:
+    """Keys as floats of shape (heads, n, d), and whether they were those of one graph, (n, d).
+
+    Raises
+    ------
+    InputError : another shape, no numbers, or numbers that are not real.
+    """
+    values = np.asarray(keys)
+    if values.ndim not in (2, 3):
+        raise InputError(f"keys must have the shape (n, d) or (heads, n, d), not {values.shape}.")
+    if 0 in values.shape:
+        raise InputError(f"keys of shape {values.shape} hold no numbers.")
+    if values.dtype.kind in "iub":
+        values = values.astype(np.float64)
+    if values.dtype.kind != "f":
+        raise InputError(f"keys must be real numbers, not {values.dtype}.")
+    scalar = values.ndim == 2
+    return (values[None] if scalar else values), scalar
+
+
+def check_index(
+    index: Sequence[tuple[int, int]] | None, n_heads: int
+) -> list[tuple[int, int]] | None:
+    """The (layer, head) of each graph as a list; an error where their number is wrong."""
+    if index is None:
+        return None
+    if len(index) != n_heads:
+        raise InputError(f"index names {len(index)} heads, keys have {n_heads}.")
+    return list(index)
+
+
+def _unit_keys(keys: NDArray[np.floating], scalar: bool) -> NDArray[np.float64]:
+    """Keys scaled to length 1, float64."""
+    values = keys.astype(np.float64)
+    length = np.linalg.norm(values, axis=2, keepdims=True)
+    if not np.isfinite(length).all():
+        raise_not_finite(keys, scalar)
+    if (length == 0).any():
+        head, position = (int(i) for i in np.argwhere(length[..., 0] == 0)[0])
+        where = f"position {position}" if scalar else f"position {position} of head {head}"
+        raise InputError(
+            f"the key at {where} has length 0, so it has no cosine with any other; leave the head "
+            'out, or use similarity="dot".'
+        )
+    values /= length
+    return values
+
+
+def raise_not_finite(keys: NDArray[np.floating], scalar: bool) -> None:
+    """Raise the error that says which key is not finite."""
     bad = ~np.isfinite(keys).all(axis=2)
     if not bad.any():
         raise InputError("keys are so large that their sums overflow; scale them down.")

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workbench.core.boundaries import Boundaries
+from workbench.core.checks import check_option
 from workbench.core.errors import InputError, MissingDataError
 from workbench.core.story import Story
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
     import pandas as pd
     import xarray as xr
 
+    from workbench.core.blockgraph import BlockGraph
     from workbench.core.keygraph import KeyGraph
+    from workbench.core.similarities import Weights
 
 __all__ = ["Trace"]
 
@@ -111,28 +114,69 @@ class Trace:
         chosen = self.dataset["key"].isel(layer=rows, kv_head=columns)
         return np.asarray(chosen.values)
 
+    @overload
     def key_graph(
         self,
         layer: int | Iterable[int] | None = None,
         head: int | Iterable[int] | None = None,
         *,
         diagonal: bool = True,
-    ) -> KeyGraph:
+        similarity: Literal["dot", "cosine"] = "dot",
+    ) -> KeyGraph: ...
+    @overload
+    def key_graph(
+        self,
+        layer: int | Iterable[int] | None = None,
+        head: int | Iterable[int] | None = None,
+        *,
+        diagonal: bool = True,
+        similarity: str | Weights,
+        scale: float | None = None,
+    ) -> KeyGraph | BlockGraph: ...
+    def key_graph(
+        self,
+        layer: int | Iterable[int] | None = None,
+        head: int | Iterable[int] | None = None,
+        *,
+        diagonal: bool = True,
+        similarity: str | Weights = "dot",
+        scale: float | None = None,
+    ) -> KeyGraph | BlockGraph:
         """Key-similarity graph(s) of layers and key-value heads (EM-LLM section 3.3).
 
         One layer and one head give one graph; several give one graph per layer and head
         (`.summed()` adds their weights).
-        """
-        from workbench.core.keygraph import KeyGraph
 
+        Parameters
+        ----------
+        layer, head : their numbers; None: all that were recorded.
+        diagonal : keep the weights A_ii.
+        similarity : "dot" (the papers') or "cosine": a `KeyGraph`; "clipped", "rbf", "exp" or a
+            function of two arrays of keys: a `BlockGraph`, which takes O(n²) time to build.
+        scale : of "rbf" and "exp", see `BlockGraph`.
+        """
+        from workbench.core.blockgraph import BlockGraph
+        from workbench.core.keygraph import PREFIX_SIMILARITIES, KeyGraph
+        from workbench.core.similarities import BLOCK_SIMILARITIES
+
+        if not callable(similarity):
+            check_option("similarity", similarity, (*PREFIX_SIMILARITIES, *BLOCK_SIMILARITIES))
+        by_prefix = isinstance(similarity, str) and similarity in PREFIX_SIMILARITIES
+        if by_prefix and scale is not None:
+            raise InputError("scale= belongs to the similarities 'rbf' and 'exp'.")
+        options: dict[str, Any] = {"diagonal": diagonal, "similarity": similarity}
+        kind: type[KeyGraph] | type[BlockGraph] = KeyGraph
+        if not by_prefix:
+            kind = BlockGraph
+            options["scale"] = scale
         keys = self.keys(layer, head)
         n_layers, n_heads, n, dim = keys.shape
         if _is_one(layer) and _is_one(head):
-            return KeyGraph(keys[0, 0], diagonal=diagonal)
+            return kind(keys[0, 0], **options)
         layer_numbers = self.layers[_places("layer", layer, self.layers)]
         head_numbers = self.kv_heads[_places("head", head, self.kv_heads)]
         index = [(int(a), int(b)) for a in layer_numbers for b in head_numbers]
-        return KeyGraph(keys.reshape(n_layers * n_heads, n, dim), diagonal=diagonal, index=index)
+        return kind(keys.reshape(n_layers * n_heads, n, dim), index=index, **options)
 
     def words(self) -> pd.DataFrame:
         """One row per word: word, onset, offset (s), surprisal (nats)."""
@@ -209,8 +253,6 @@ def _places(
     wanted = np.atleast_1d(np.asarray(choice, dtype=np.int64))
     missing = sorted(set(wanted.tolist()) - set(recorded.tolist()))
     if missing:
-        raise MissingDataError(
-            f"{what} {missing} was not recorded; recorded: {recorded.tolist()}."
-        )
+        raise MissingDataError(f"{what} {missing} was not recorded; recorded: {recorded.tolist()}.")
     place = {number: row for row, number in enumerate(recorded.tolist())}
     return np.array([place[number] for number in wanted.tolist()], dtype=np.int64)
