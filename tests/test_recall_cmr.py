@@ -192,7 +192,7 @@ def test_distance_by_definition_and_invariance() -> None:
 
 
 @given(st.integers(0, 10_000))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_nearest_node_is_the_minimum_of_all(seed: int) -> None:
     rng = np.random.default_rng(seed)
     own = rng.normal(size=11) * 10.0 ** rng.integers(-3, 4) + rng.normal() * 5

@@ -333,6 +333,11 @@ def test_copying_is_missing_where_the_weights_are_not_known() -> None:
     assert np.isnan(copying_scores(model, [0], 6)).all()
 
 
+def test_models_that_are_being_trained_can_be_measured() -> None:
+    model = tiny_model("llama").requires_grad_(True)
+    assert np.isfinite(copying_scores(model, [3], 6)).all()
+
+
 # --- tables --------------------------------------------------------------------------------
 
 

@@ -99,7 +99,7 @@ def test_counts_and_ranks_by_definition(data: tuple[Lists, list[int], list[str]]
 
 
 @given(recall_data(same_length=True))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_same_as_psifr(data: tuple[Lists, list[int], list[str]]) -> None:
     recalled, lengths, subjects = data
     if not any(any(row) for row in recalled):

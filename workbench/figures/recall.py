@@ -281,12 +281,12 @@ def _fit_notes(table: pd.DataFrame, threshold: float) -> list[str]:
         f"distance below {threshold:g}."
     ]
     for column, name in (
-        ("permuted_percentile", "lags permuted"),
+        ("permuted_percentile", "their own values at permuted lags"),
         ("random_walk_percentile", "random walks"),
     ):
         if fitted[column].notna().any():
             good = int((near & (fitted[column] <= 0.05)).sum())
-            notes.append(f"Of these, {good} come nearer than 95 % of their null ({name}).")
+            notes.append(f"{good} of these come nearer to CMR than 95 % of {name} do.")
     notes.append(
         "A peak at lag 0 (the token itself) fits CMR without drift; it is no sign of induction."
     )

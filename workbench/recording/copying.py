@@ -16,6 +16,7 @@ __all__ = ["copying_scores", "eigenvalue_positivity"]
 _BLOCK = 8192
 
 
+@torch.no_grad()
 def copying_scores(model: Any, layers: list[int], n_heads: int) -> NDArray[np.float64]:
     """Copying score of each head, shape (layers, n_heads), in -1 ... 1.
 
@@ -41,10 +42,10 @@ def copying_scores(model: Any, layers: list[int], n_heads: int) -> NDArray[np.fl
     hidden = model.config.get_text_config(decoder=True).hidden_size
     if head is None or embed.shape[1] != hidden or head.weight.shape[1] != hidden:
         return result
-    both = torch.zeros(hidden, hidden, dtype=torch.float64, device=embed.device)
+    both = torch.zeros(hidden, hidden, dtype=torch.float64)
     for low in range(0, embed.shape[0], _BLOCK):
         part = slice(low, low + _BLOCK)
-        both += (embed[part].float().T @ head.weight[part].float().to(embed.device)).double()
+        both += (embed[part].float().T @ head.weight[part].float().to(embed.device)).cpu().double()
     final = _norm(decoder, ("norm", "ln_f", "final_layer_norm", "final_layernorm"))
     modules = adapter.attention_modules(model)
     for row, layer in enumerate(layers):
@@ -57,8 +58,8 @@ def copying_scores(model: Any, layers: list[int], n_heads: int) -> NDArray[np.fl
         value = _fold(value, before)  # (heads, dim, hidden)
         # Unembedding rows read the normed state: U · diag(g) · C · W_O.
         out = _fold(output.transpose(1, 2), final, back=True)  # (heads, dim, hidden)
-        circuit = value @ both.to(value.device) @ out.transpose(1, 2)
-        result[row] = eigenvalue_positivity(circuit.cpu().numpy())
+        circuit = value @ both @ out.transpose(1, 2)
+        result[row] = eigenvalue_positivity(circuit.numpy())
     return result
 
 
@@ -106,7 +107,8 @@ def value_and_output(module: Any, n_heads: int, hidden: int) -> tuple[Tensor, Te
     if n_heads % value.shape[0]:
         return None
     value = value.repeat_interleave(n_heads // value.shape[0], dim=0)
-    return value.double(), flat.reshape(hidden, n_heads, dim).permute(1, 0, 2).double()
+    output = flat.reshape(hidden, n_heads, dim).permute(1, 0, 2)
+    return value.cpu().double(), output.cpu().double()
 
 
 def _block_of(decoder: nn.Module, attention: nn.Module) -> nn.Module | None:
@@ -130,7 +132,7 @@ def _fold(weights: Tensor, norm: nn.Module | None, *, back: bool = False) -> Ten
         return weights
     gain = getattr(norm, "weight", None)
     centres = isinstance(norm, nn.LayerNorm) or "LayerNorm" in type(norm).__name__
-    factor = 1.0 if gain is None else _gain(norm, gain).to(weights.device)
+    factor = 1.0 if gain is None else _gain(norm, gain)
     result = weights if back else weights * factor
     if centres:
         result = result - result.mean(dim=-1, keepdim=True)
@@ -140,4 +142,4 @@ def _fold(weights: Tensor, norm: nn.Module | None, *, back: bool = False) -> Ten
 def _gain(norm: nn.Module, weight: Tensor) -> Tensor:
     # Gemma's norms multiply by 1 + weight.
     offset = 1.0 if type(norm).__name__.startswith("Gemma") else 0.0
-    return weight.double() + offset
+    return weight.cpu().double() + offset

@@ -76,7 +76,7 @@ class LagObserver(Observer):
         weight = torch.logsumexp(visible, dim=-1, keepdim=True)
         sink = call.options.get("s_aux")
         if sink is not None:  # a learned score that takes part in the softmax (gpt-oss)
-            weight = torch.logaddexp(weight, sink.detach().double().reshape(-1, 1, 1))
+            weight = torch.logaddexp(weight, sink.detach().to(weight).reshape(-1, 1, 1))
         probability = (visible - weight).exp()
         own = self._sources.to(scores.device)
         followed = rows[own < self.n - 1]
@@ -119,10 +119,12 @@ class LagObserver(Observer):
 def attention_scores(call: AttentionCall, first: int) -> Tensor:
     """Scores q·k before the softmax, scaled and capped, of the queries from `first` on.
 
-    Float64, shape (heads, n_query - first, n_key).
+    Float64 (where the device has it), shape (heads, n_query - first, n_key).
     """
-    query = call.query[0, :, first:].double()
-    key = call.key[0].double()
+    # Metal devices have no float64.
+    wide = torch.float32 if call.query.device.type == "mps" else torch.float64
+    query = call.query[0, :, first:].to(wide)
+    key = call.key[0].to(wide)
     groups = query.shape[0] // key.shape[0]
     key = key.repeat_interleave(groups, dim=0)
     scaling = call.scaling if call.scaling is not None else query.shape[-1] ** -0.5

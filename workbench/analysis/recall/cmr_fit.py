@@ -61,7 +61,8 @@ def fit_cmr(
     A distance below 0.5 ("CMR-like" in the paper) is reached by a fifth of random walks, and by a
     straight line: read it beside its nulls. CMR with β_rec = 0 peaks at lag 0, so that heads that
     attend to the same token fit well; they are flagged. On probabilities and on raw scores the
-    fitted parameters differ a lot: say which the curves were.
+    fitted parameters differ a lot: say which the curves were. The model recalls with replacement:
+    fitted to people's lag-CRP its parameters only describe a shape (`rho_cmr` models people).
 
     Parameters
     ----------

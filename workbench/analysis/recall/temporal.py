@@ -55,7 +55,9 @@ def temporal_factor(
     ----------
     recalls : as in `lag_crp`.
     draws : permutations for the null distribution; 0: none.
-    null : "shuffle" (the recalled items of a list in random order) or "reverse".
+    null : "shuffle" (the recalled items of a list in random order) or "reverse". Shuffled recalls
+        are not at 0.5 exactly: what is recalled (first and last items, often) is kept, and that is
+        unevenly spread.
     seed : of the permutations.
 
     Returns
