@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -236,18 +239,22 @@ def _from_pretrained(
     source: str | Path, dtype: str, device: str | None, options: dict[str, Any], *, shown: str
 ) -> tuple[Any, Any]:
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    with warnings.catch_warnings():
+        # In a notebook without ipywidgets a bar is plain text; that needs no warning.
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        from transformers import AutoModelForCausalLM, AutoTokenizer
     place = _device(device)
     tokenizer_options = {k: v for k, v in options.items() if k != "quantization_config"}
     model_options = dict(options)
     if place == "auto":
         model_options["device_map"] = "auto"
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **tokenizer_options)
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            source, dtype=getattr(torch, dtype), **model_options
-        )
+        with _no_bars():
+            tokenizer = AutoTokenizer.from_pretrained(source, **tokenizer_options)
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                source, dtype=getattr(torch, dtype), **model_options
+            )
     except OSError as error:
         if isinstance(source, Path):
             raise ModelError(f"model {shown} cannot be read: {_first_line(error)}") from error
@@ -268,6 +275,20 @@ def _from_pretrained(
 
 
 # --- small helpers -------------------------------------------------------------------------
+
+
+@contextmanager
+def _no_bars() -> Iterator[None]:
+    """Transformers' bars over weights, which take a second or two, are left out."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def default_device() -> str:
