@@ -439,7 +439,8 @@ def test_sentences_of_a_bundled_story_are_found_in_the_order_they_were_copied():
     assert len(found) >= len(order) - 1
     places = [order.tolist().index(event) for event in found]
     assert np.mean(np.diff(places) > 0) >= 0.8
-    assert recall.levels["passed"].item() > 0.8
+    # Twice as many as of shuffled words; short sentences are not specific enough to pass.
+    assert recall.levels["passed"].item() > 2 * recall.levels["rate"].item()
 
 
 @pytest.mark.model

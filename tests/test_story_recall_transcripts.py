@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 import pytest
+from fakes import fake_story
 
 from workbench.core.errors import DataError, InputError
 from workbench.stories.transcripts import _heard, load_transcripts, trial_stories
@@ -175,3 +176,24 @@ def test_published_scores_agree_on_which_story_was_heard_in_which_condition(data
     assert len(rows) == 102
     for row in rows.itertuples():
         assert found[(str(row.subject), f"eventnoise-{row.story_id}")] == row.noise_condition
+
+
+def test_published_scores_and_events_are_a_models_and_fit_each_other(data_folder):
+    import workbench
+    from workbench.stories.eventnoise_scores import SCORES, published_events, published_scores
+
+    scores = published_scores()
+    raw = pd.read_csv(data_folder / "panela2026_eventnoise" / "event_recall.csv")
+    assert scores[list(SCORES)].to_numpy().tolist() == raw[list(SCORES)].to_numpy().tolist()
+    counts = scores.groupby("story")["event"].nunique()
+    assert counts.tolist() == [21, 13, 9]
+    story = workbench.load_story("eventnoise-3")
+    events = published_events(story)
+    assert (events.n_events, events.unit, events.method) == (9, "word", "model")
+    printed = pd.read_csv(data_folder / "panela2026_eventnoise" / "normative_boundaries.csv")
+    times = sorted(printed.loc[printed["story_id"] == 3, "time_start"])
+    onsets = story.words["onset"].to_numpy()[events.inner]
+    assert abs(onsets - times).max() < 0.5
+    other = fake_story(5, name="tale")
+    with pytest.raises(InputError, match="story 'tale' is not of EventNoise"):
+        published_events(other)

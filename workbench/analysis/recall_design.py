@@ -168,7 +168,7 @@ def newton(X: Floats, y: Floats, start: Floats | None = None) -> Floats:
         weight = np.maximum(chance * (1 - chance), 1e-12)
         step = np.linalg.solve((X * weight[:, None]).T @ X, X.T @ (y - chance))
         beta = beta + np.clip(step, -3, 3)
-        if np.abs(step).max() < 1e-9:
+        if np.abs(step).max() < 1e-6:  # the error left is of the order of its square
             return beta
         if np.abs(beta).max() > 30:
             break
