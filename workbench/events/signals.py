@@ -133,8 +133,8 @@ def signal_of(trace: Trace, name: str) -> NDArray[np.float64]:
         have = [str(key) for key, found in trace.dataset.items() if found.dims == ("token",)]
         raise MissingDataError(
             f"this trace of {trace.story.name!r} holds no {name} per token (it holds: "
-            f"{', '.join(have)}); read the story again with record(story, model), which measures "
-            f"{name} beside surprisal."
+            f"{', '.join(have)}); record the story again with it among the measures: "
+            f"record(story, model, measures={[name]!r})."
         )
     return np.asarray(trace.dataset[name].values, dtype=np.float64)
 

@@ -410,7 +410,8 @@ class ReleasedRefiner:
         here = [mark for mark in self._waiting if mark.place < end]
         self._waiting = self._waiting[len(here) :]
         edge = start
-        if self._moved is not None and end >= 2 * length and self._moved >= start - length:
+        # (a chunk that anything was moved before has at least its own length before it)
+        if self._moved is not None and self._moved >= start - length:
             edge = self._moved
         base = self._keys.base
         moved, kept = refine_chunk(
