@@ -14,7 +14,7 @@ import xarray as xr
 from tiny_models import TEXT, VOCABULARY, byte_tokenizer, tiny_model
 
 import workbench as wb
-from workbench.core.errors import DataError, InputError, ModelError, TextTooLongError
+from workbench.core.errors import DataError, InputError, ModelError
 from workbench.core.story import Annotation, Story
 from workbench.models import LanguageModel
 from workbench.recording import cache as cache_module
@@ -214,10 +214,6 @@ def test_bad_input_by_message(lm, story, tokenizer):
         wb.record(story, lm, layers=[])
     with pytest.raises(DataError, match="story 'e' has no text"):
         wb.record(Story("e", " \n", story.words[:0]), lm)
-    model = tiny_model("llama")
-    model.config.max_position_embeddings = 20
-    with pytest.raises(TextTooLongError, match=r"has 47 tokens \(with the start token\).*most 20"):
-        wb.record(story, LanguageModel("short", model, tokenizer))
 
 
 # --- storage -------------------------------------------------------------------------------

@@ -26,8 +26,10 @@ __all__ = [
     "gguf_options",
     "head_logits",
     "hidden_states",
+    "layer_modules",
     "quiet",
     "registered_attention",
+    "rotary_switch",
     "rotary_tables",
     "rotate",
     "unrotate",
@@ -201,6 +203,34 @@ def attention_modules(model: Any) -> dict[int, nn.Module]:
             "cannot be recorded from it; use keys=False."
         )
     return dict(sorted(found.items()))
+
+
+def layer_modules(model: Any) -> dict[int, nn.Module]:
+    """The block of each layer, by layer number: what holds its attention module."""
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model
+    names = {id(module): name for name, module in decoder.named_modules()}
+    blocks = {}
+    for layer, attention in attention_modules(model).items():
+        parent, _, _ = names[id(attention)].rpartition(".")
+        blocks[layer] = decoder.get_submodule(parent)
+    return blocks
+
+
+def rotary_switch(model: Any) -> int | None:
+    """Length above which a model turns all its keys by other tables; None where it never does.
+
+    LongRoPE (Phi-3) takes one set of factors up to its original length and another beyond it,
+    for every token of the text: readings of different lengths are then of two models.
+    """
+    config = model.config.get_text_config(decoder=True)
+    rope = getattr(config, "rope_parameters", None) or {}
+    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]
+    lengths = [
+        int(kind["original_max_position_embeddings"])
+        for kind in kinds
+        if kind.get("rope_type") == "longrope" and kind.get("original_max_position_embeddings")
+    ]
+    return min(lengths) if lengths else None
 
 
 def geometry(model: Any) -> dict[str, int]:

@@ -33,27 +33,39 @@ def cached_record(
     keys: bool = True,
     bos: str | int = "auto",
     measures: str | Iterable[str] | None = None,
+    window: int | None = None,
+    min_context: int | None = None,
+    states: int | Iterable[int] | None = None,
+    keep_states: bool = False,
+    keys_dtype: str = "float32",
     progress: bool = False,
     cache: bool = True,
 ) -> Trace:
     """`record`, unless the same recording is already in the cache folder.
 
     The same means: text and words, weights (by identity), number format, kind of device, start
-    token, layers and heads, measures, and the versions of workbench, torch and transformers. So an
+    token, layers and heads, measures, windows, states, and the versions of workbench, torch and transformers. So an
     interrupted comparison goes on where it stopped, and a repeated one loads no model. A damaged
     entry is recorded again. The trace that is returned carries the story as given, with its
     annotations of now.
 
     Parameters
     ----------
-    story, model, layers, heads, keys, bos, measures, progress : as in `record`. The model last
-        loaded by name stays in memory for the next story.
+    story, model, ..., progress : as in `record`. The model last loaded by name stays in memory
+        for the next story.
     cache : False records anew and keeps nothing. The folder is `cache_folder()/traces`; the
         environment variable WORKBENCH_CACHE moves it; it can be deleted at any time.
     """
     story = as_story(story)
     layers, heads = _as_list(layers), _as_list(heads)
     names = chosen_measures(measures)
+    options: dict[str, Any] = {
+        "window": window,
+        "min_context": min_context,
+        "states": _as_list(states),
+        "keep_states": keep_states,
+        "keys_dtype": keys_dtype,
+    }
 
     def recorded() -> Trace:
         lm = model if isinstance(model, LanguageModel) else _loaded(str(model))
@@ -65,12 +77,13 @@ def cached_record(
             keys=keys,
             bos=bos,
             measures="all" if measures == "all" else names,
+            **options,
             progress=progress,
         )
 
     if not cache:
         return recorded()
-    facts = {**_model_facts(model), "keys": keys, "bos": bos, "measures": names}
+    facts = {**_model_facts(model), "keys": keys, "bos": bos, "measures": names, **options}
     if keys:
         facts |= {"layers": layers, "heads": heads}
     entry = cache_folder() / "traces" / f"{_entry(facts, story)}.zarr"

@@ -26,12 +26,14 @@ from workbench.recording.measures import (
     sum_by_word,
 )
 from workbench.recording.tokens import Tokens
+from workbench.recording.windows import Window, context_of
 from workbench.stories.alignment import token_words
 
 if TYPE_CHECKING:
     import xarray as xr
 
     from workbench.recording.instruments import KeyRecorder
+    from workbench.recording.states import StateRecorder
 
 __all__ = ["Measured", "make_dataset"]
 
@@ -53,6 +55,8 @@ class Measured:
     names : what is measured.
     values : token measures by name, each (n_tokens,).
     token_word : the word of each token, -1 for none.
+    first, last : each word's first token and one past its last, -1 for none.
+    first_tokens : tokens that begin a word.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Measured:
             token_words(tokens.char_start, tokens.char_end, story.words), np.int64
         )
         self.first, self.last = spans_of_words(self.token_word, self.n_words)
+        self.first_tokens = self.first[self.first >= 0]
         self._ends: Tensor | None = None
         if CORRECTED in self.names:
             vocabulary = int(lm.model.get_output_embeddings().weight.shape[0])
@@ -160,7 +165,9 @@ def make_dataset(
     story: Story,
     tokens: Tokens,
     measured: Measured,
+    windows: list[Window],
     recorder: KeyRecorder | None,
+    watched: StateRecorder | None,
     settings: dict[str, Any],
 ) -> xr.Dataset:
     """The data set of a trace (see `workbench.core.trace.Trace`)."""
@@ -181,6 +188,11 @@ def make_dataset(
         "char_start": ("token", tokens.char_start),
         "char_end": ("token", tokens.char_end),
         "token_word": ("token", measured.token_word),
+        "context": (
+            "token",
+            context_of(windows, len(tokens.ids)),
+            {"units": "1", "long_name": "tokens of the text before the token when it was scored"},
+        ),
         "word_str": ("word", np.array(words["word"].tolist(), dtype=str)),
         "word_onset": ("word", words["onset"].to_numpy(np.float64), seconds),
         "word_offset": ("word", words["offset"].to_numpy(np.float64), seconds),
@@ -193,6 +205,16 @@ def make_dataset(
         )
         coords["layer"] = ("layer", np.array(recorder.layers, dtype=np.int64))
         coords["kv_head"] = ("kv_head", np.array(recorder.heads, dtype=np.int64))
+    if watched is not None:
+        about_states = {
+            "units": "1",
+            "long_name": "1 - cosine of a layer's successive hidden states",
+        }
+        data["state_drift"] = (("state_layer", "token"), watched.drift, about_states)
+        if watched.states is not None:
+            about_states = {"units": "1", "long_name": "hidden state that a layer hands on"}
+            data["state"] = (("state_layer", "token", "hidden"), watched.states, about_states)
+        coords["state_layer"] = ("state_layer", np.array(watched.layers, dtype=np.int64))
     attrs = {"settings": json.dumps(settings, ensure_ascii=False)}
     return xr.Dataset(data, coords=coords, attrs=attrs)
 

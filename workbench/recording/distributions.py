@@ -142,10 +142,12 @@ class _Pass:
         if not divergences:
             self.pairs = self.pairs[:0]
         self.ends = ends
+        # Metal devices have no float64.
+        self.wide = torch.float32 if device.type == "mps" else torch.float64
         self.values: dict[str, Tensor] = {}
 
         def column(name: str, length: int) -> None:
-            self.values[name] = torch.full((length,), torch.nan, dtype=torch.float64, device=device)
+            self.values[name] = torch.full((length,), torch.nan, dtype=self.wide, device=device)
 
         for name in self.measures:
             column(name, n)
@@ -154,8 +156,8 @@ class _Pass:
         if ends is not None:
             column(LOG_ENDS, n_rows)
         # Of each row: log s and the entropy, for the divergences from it and to it.
-        self.log_sum = torch.zeros(n_rows, dtype=torch.float64, device=device)
-        self.entropy = torch.zeros(n_rows, dtype=torch.float64, device=device)
+        self.log_sum = torch.zeros(n_rows, dtype=self.wide, device=device)
+        self.entropy = torch.zeros(n_rows, dtype=self.wide, device=device)
         self.ends_of = np.argsort(self.pairs[:, 1], kind="stable")  # pairs by their new row
         self.next_pair = 0
         self.held: dict[int, Tensor] = {}
@@ -191,7 +193,7 @@ class _Pass:
         new, e = z[1:], self.e[1 : count + 1]
         new.sub_(new.amax(dim=1, keepdim=True))
         torch.exp(new, out=e)
-        total = e.sum(dim=1).double()
+        total = e.sum(dim=1).to(self.wide)
         log_sum = total.log()
         mean = self._dot(e, new) / total
         self.log_sum[first:last] = log_sum
@@ -203,19 +205,19 @@ class _Pass:
         if scored > 0:
             place = slice(first, first + scored)
             chosen = new[:scored].gather(1, targets[place, None])
-            self.values["surprisal"][place] = log_sum[:scored] - chosen[:, 0].double()
+            self.values["surprisal"][place] = log_sum[:scored] - chosen[:, 0].to(self.wide)
             if "entropy" in self.measures:
                 self.values["entropy"][place] = self.entropy[place]
             if "varentropy" in self.measures:
                 spread = self.scratch[:scored]
                 torch.sub(new[:scored], mean[:scored, None].to(new.dtype), out=spread)
                 spread.square_().mul_(e[:scored])
-                self.values["varentropy"][place] = spread.sum(dim=1).double() / total[:scored]
+                self.values["varentropy"][place] = spread.sum(dim=1).to(self.wide) / total[:scored]
             if "rank" in self.measures:
                 above = (new[:scored] > chosen).sum(dim=1)
-                self.values["rank"][place] = (above + 1).double()
+                self.values["rank"][place] = (above + 1).to(self.wide)
         if self.ends is not None:
-            self.values[LOG_ENDS][first:last] = torch.mv(e, self.ends).double().log() - log_sum
+            self.values[LOG_ENDS][first:last] = torch.mv(e, self.ends).to(self.wide).log() - log_sum
         if self.divergences:
             skip = 1 if first == 0 else 0  # nothing comes before the very first row
             new_rows = torch.arange(first + skip, last, device=z.device)
@@ -246,7 +248,7 @@ class _Pass:
             both = e_new / self.log_sum[new].exp()[:, None].to(kind)
             both.addcmul_(e_old, (-self.log_sum[old]).exp()[:, None].to(kind))
             # The mixture is half of `both`: its entropy is log 2 - ½ Σ both·log both.
-            mixed = np.log(2) + torch.special.entr(both).sum(dim=1).double() / 2
+            mixed = np.log(2) + torch.special.entr(both).sum(dim=1).to(self.wide) / 2
             half = (self.entropy[new] + self.entropy[old]) / 2
             found["jensen_shannon"] = (mixed - half).clamp_(min=0, max=float(np.log(2)))
         return found
@@ -256,7 +258,7 @@ class _Pass:
         assert self.scratch is not None
         product = self.scratch[: len(a)]
         torch.mul(a, b, out=product)
-        return product.sum(dim=1).double()
+        return product.sum(dim=1).to(self.wide)
 
     def _hold(self, z: Tensor, start: int, stop: int) -> None:
         """Measure the pairs that end in this block, and keep the rows of those still open."""
@@ -279,7 +281,7 @@ class _Pass:
         self.held = kept | fresh
 
     def results(self) -> dict[str, Floats]:
-        return {name: value.cpu().numpy() for name, value in self.values.items()}
+        return {name: value.cpu().to(torch.float64).numpy() for name, value in self.values.items()}
 
 
 def _check_head(model: Any, ours: Tensor, theirs: Tensor) -> None:

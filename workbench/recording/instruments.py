@@ -69,30 +69,59 @@ class Observer:
     def after(self, call: AttentionCall, output: Tensor) -> None:
         """Called after it; `output` (batch, n_query, heads, dim) is what the layer made itself."""
 
+    def window(self, origin: int, fresh: int) -> None:
+        """Called before a window of a long text is read.
+
+        Positions count from the start token, where there is one: text token t is at skip + t.
+
+        Parameters
+        ----------
+        origin : position of the first token read (in later windows the start token stands
+            there once more).
+        fresh : position from which tokens are new; those before it were new in earlier windows.
+        """
+
 
 class KeyRecorder(Observer):
-    """Keeps keys before rotary encoding of chosen layers and key-value heads, as float32.
+    """Keeps keys before rotary encoding of chosen layers and key-value heads.
 
     Parameters
     ----------
     layers, heads : which, zero-based.
     n : number of tokens to keep; memory is layers × heads × n × dim × 4 bytes.
     skip : number of tokens read before them that are not kept (a start token).
+    dtype : "float32", or "float16" for half the memory: each number is rounded by at most
+        2**-11 of itself (2**-25 below 2**-14).
     """
 
-    def __init__(self, layers: Sequence[int], heads: Sequence[int], n: int, skip: int = 0) -> None:
+    def __init__(
+        self,
+        layers: Sequence[int],
+        heads: Sequence[int],
+        n: int,
+        skip: int = 0,
+        *,
+        dtype: str = "float32",
+    ) -> None:
         self.layers = list(layers)
         self.heads = list(heads)
         self.n = n
         self.skip = skip
+        self.dtype: torch.dtype = getattr(torch, dtype)
         self.sources: dict[int, str] = {}
         self._row = {layer: row for row, layer in enumerate(self.layers)}
-        self._filled = dict.fromkeys(self.layers, 0)
+        self._fresh = skip
+        self._next = dict.fromkeys(self.layers, 0)  # position of what is read next
         self._keys: Tensor | None = None
 
     def key_layers(self) -> Iterable[int]:
         """The layers to record."""
         return self.layers
+
+    def window(self, origin: int, fresh: int) -> None:
+        """See `Observer.window`."""
+        self._fresh = max(fresh, self.skip)
+        self._next = dict.fromkeys(self.layers, origin)
 
     def attention(self, call: AttentionCall) -> None:
         """Store the new keys of a chosen layer."""
@@ -101,22 +130,27 @@ class KeyRecorder(Observer):
         assert call.keys_before is not None
         assert call.key_source is not None
         if self._keys is None:
-            dim = call.keys_before.shape[-1]
-            self._keys = torch.empty(len(self.layers), len(self.heads), self.n, dim)
-        done = self._filled[call.layer]
-        new = call.keys_before[0, self.heads, max(0, self.skip - done) :]
-        start = max(0, done - self.skip)
+            shape = (len(self.layers), len(self.heads), self.n, call.keys_before.shape[-1])
+            self._keys = torch.empty(shape, dtype=self.dtype)
+        done = self._next[call.layer]
+        known = max(0, self._fresh - done)
+        new = call.keys_before[0, self.heads, known:]
+        start = max(done, self._fresh) - self.skip
         self._keys[self._row[call.layer], :, start : start + new.shape[1]] = new
-        self._filled[call.layer] = done + call.keys_before.shape[2]
+        self._next[call.layer] = done + call.keys_before.shape[2]
         self.sources[call.layer] = call.key_source
 
     @property
-    def keys(self) -> NDArray[np.float32]:
+    def keys(self) -> NDArray[np.floating[Any]]:
         """Keys before rotary encoding, shape (layers, heads, n, dim)."""
         expected = self.n + self.skip
-        missing = [layer for layer, count in self._filled.items() if count != expected]
+        missing = [layer for layer, count in self._next.items() if count != expected]
         if missing or self._keys is None:
             raise ModelError(f"layers {missing or self.layers} gave no keys while reading.")
+        if self.dtype == torch.float16 and bool(self._keys.isinf().any()):
+            raise ModelError(
+                "some keys are larger than float16 holds (65504); record with keys_dtype='float32'."
+            )
         return self._keys.numpy()
 
     @property

@@ -99,8 +99,16 @@ DIVERGENCES: dict[str, str] = {
 }
 """Divergences between the predictions before and after a token, and their direction."""
 
-DEFAULT_MEASURES = ("surprisal", "entropy", "varentropy", "bayesian_surprise")
-"""What `record` measures unless told: what costs no further pass over the vocabulary."""
+DEFAULT_MEASURES = (
+    "surprisal",
+    "entropy",
+    "varentropy",
+    "rank",
+    "bayesian_surprise",
+    "bayesian_surprise_old_new",
+)
+"""What `record` measures unless told: what needs no second pass of exp or log over the vocabulary
+and costs a twentieth of reading (benchmarks/recording.py)."""
 
 
 def chosen_measures(measures: str | Iterable[str] | None) -> tuple[str, ...]:
