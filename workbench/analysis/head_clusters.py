@@ -261,9 +261,9 @@ def head_clusters(
     _, size, axes = np.linalg.svd(features - features.mean(axis=0), full_matrices=False)
     shape = size[:, None] * axes / np.sqrt(len(features))
     null = np.empty((null_draws, len(numbers)))
-    for draw in null:
+    for row in null:
         cloud = rng.standard_normal((len(features), len(size))) @ shape
-        draw[:] = [
+        row[:] = [
             silhouette_score(cloud, cluster_profiles(cloud, number, method, seed))
             for number in numbers
         ]
@@ -351,8 +351,8 @@ def cluster_agreement(
     """
     from sklearn.metrics import adjusted_rand_score
 
-    keys = [part.table[["layer", "head"]].to_numpy(dtype=np.int64) for part in (first, second)]
-    if not np.array_equal(*keys):
+    one, other = (part.table[["layer", "head"]].to_numpy(np.int64) for part in (first, second))
+    if not np.array_equal(one, other):
         raise InputError("the two clusterings are not of the same layers and heads.")
     a, b = (part.table["cluster"].to_numpy() for part in (first, second))
     value = float(adjusted_rand_score(a, b))
