@@ -20,16 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from workbench.core.checks import check_option
 from workbench.core.errors import InputError, MissingDataError
 from workbench.events.methods import Method, parse_method
-from workbench.events.streaming_parts import (
-    Chunked,
-    GivenStarts,
-    KeySums,
-    Mark,
-    Refiner,
-    Regular,
-    ReleasedRefiner,
-    Thresholded,
-)
+from workbench.events.stream_refinement import KeySums, Refiner, ReleasedRefiner
+from workbench.events.stream_sources import Chunked, GivenStarts, Mark, Regular, Thresholded
 
 __all__ = ["Event", "StreamingSegmenter"]
 

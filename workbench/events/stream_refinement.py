@@ -1,220 +1,23 @@
-"""The parts of `StreamingSegmenter`: sources of boundaries, sums of keys, refinement.
-
-A source gives out `Mark`s in order and `known`, the position before which no further mark can
-lie. Refiners move marks as soon as all that their new place depends on is known.
-"""
+"""Refinement of streamed boundaries: each as soon as all that its place depends on is known."""
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from workbench.core.checks import check_option
 from workbench.core.errors import InputError
 from workbench.events.objectives import Region, best_candidate, check_objective, split_scores
 from workbench.events.reference import refine_chunk
 from workbench.events.refinement import RELEASED_VARIANTS, SCOPES, paper_region
-from workbench.events.sizes import check_sizes
-from workbench.events.threshold import MovingThreshold, check_chunks, chunk_flags
+from workbench.events.stream_sources import Mark
 
-__all__ = [
-    "Chunked",
-    "GivenStarts",
-    "KeySums",
-    "Mark",
-    "Refiner",
-    "Regular",
-    "ReleasedRefiner",
-    "Sizer",
-    "Thresholded",
-]
+__all__ = ["KeySums", "Refiner", "ReleasedRefiner"]
 
 Floats = NDArray[np.float64]
-
-
-class Mark(NamedTuple):
-    """The start of an event, and how strongly it is marked."""
-
-    place: int
-    strength: float
-
-
-# --- sources -------------------------------------------------------------------------------
-
-
-class Sizer:
-    """`size_events`, flag by flag."""
-
-    def __init__(self, start: str, min_size: int, max_size: int | None, short: str) -> None:
-        check_option("start", start, ["surprising", "before"])
-        check_sizes(min_size, max_size)
-        check_option("short", short, ["merge", "drop"])
-        self.shift = 1 if start == "before" else 0
-        self.min_size, self.max_size, self.drop = min_size, max_size, short == "drop"
-        self._last = 0
-        self._last_flag = 0
-
-    def sized(self, flags: list[Mark], known: int) -> list[Mark]:
-        """Marks that these flagged tokens make, and that sizes alone make before `known`."""
-        made: list[Mark] = []
-        for token, strength in flags:
-            place = token - self.shift
-            if place <= 0:
-                continue
-            near = place - self._last_flag < self.min_size
-            self._last_flag = place
-            if self.drop and near:
-                continue
-            self._split(place, made)
-            if place - self._last >= self.min_size:
-                self._last = place
-                made.append(Mark(place, strength))
-        self._split(known, made)
-        return made
-
-    def _split(self, place: int, made: list[Mark]) -> None:
-        # the event goes on to `place` at least
-        while self.max_size is not None and place - self._last > self.max_size:
-            self._last += self.max_size
-            made.append(Mark(self._last, -math.inf))
-
-
-class Thresholded:
-    """Flags of the moving threshold, sized."""
-
-    def __init__(self, gamma: float, window: int, min_values: int, **sizes: Any) -> None:
-        self._threshold = MovingThreshold(gamma, window, min_values)
-        self._sizer = Sizer(**sizes)
-        self._n = 0
-
-    @property
-    def known(self) -> int:
-        """No further mark lies before this position."""
-        return self._n - self._sizer.shift
-
-    def feed(self, values: Floats | None, m: int) -> list[Mark]:
-        """Judge m more values."""
-        assert values is not None
-        flags = []
-        for value in values.tolist():
-            flag, strength = self._threshold.update(value)
-            if flag:
-                flags.append(Mark(self._n, strength))
-            self._n += 1
-        return self._sizer.sized(flags, self.known)
-
-    def finish(self) -> list[Mark]:
-        """What the end of the text leaves to mark."""
-        return self._sizer.sized([], self._n)
-
-
-class Chunked:
-    """Flags of the released code's threshold, one for each complete chunk of values, sized."""
-
-    def __init__(
-        self, gamma: float, chunk: int, n_local: int, n_init: int, *, whole: bool, **sizes: Any
-    ) -> None:
-        check_chunks(gamma, chunk, n_local, n_init)
-        self._gamma, self._chunk, self._n_local, self._n_init = gamma, chunk, n_local, n_init
-        self._whole = whole
-        self._sizer = Sizer(**sizes)
-        self._n = 0
-        self._judged = 0  # values judged so far
-        self._values: deque[float] = deque()  # the newest ones, those that wait included
-        self._waiting: list[int] = []  # the tokens of the values that wait
-
-    @property
-    def known(self) -> int:
-        """No further mark lies before this position."""
-        return (self._waiting[0] if self._waiting else self._n) - self._sizer.shift
-
-    def feed(self, values: Floats | None, m: int) -> list[Mark]:
-        """Take m more values; judge every chunk that is complete."""
-        assert values is not None
-        flags: list[Mark] = []
-        for value in values.tolist():
-            if not math.isnan(value):
-                self._values.append(value)
-                self._waiting.append(self._n)
-            self._n += 1
-            if len(self._waiting) == self._chunk:
-                flags += self._judge()
-        return self._sizer.sized(flags, self.known)
-
-    def finish(self) -> list[Mark]:
-        """Judge the last, incomplete chunk."""
-        flags = self._judge() if self._waiting else []
-        return self._sizer.sized(flags, self._n)
-
-    def _judge(self) -> list[Mark]:
-        begin, end = self._judged, self._judged + len(self._waiting)
-        held = np.array(self._values)
-        oldest = end - len(held)
-        stop = end if self._whole and begin == 0 else min(max(begin, self._n_init), end)
-        past = held[max(end - self._n_local, 0) - oldest : stop - oldest]
-        flags, strength = chunk_flags(held[begin - oldest :], past, self._gamma)
-        marks = [
-            Mark(token, float(strength[i])) for i, token in enumerate(self._waiting) if flags[i]
-        ]
-        self._judged, self._waiting = end, []
-        while len(self._values) > self._n_local:
-            self._values.popleft()
-        return marks
-
-
-class Regular:
-    """A mark every `length` tokens."""
-
-    def __init__(self, length: int) -> None:
-        self.length = length
-        self.known = 0
-        self._next = length
-
-    def feed(self, values: Floats | None, m: int) -> list[Mark]:
-        """Take m more tokens."""
-        self.known += m
-        places = range(self._next, self.known, self.length)
-        self._next += len(places) * self.length
-        return [Mark(place, math.nan) for place in places]
-
-    def finish(self) -> list[Mark]:
-        """Nothing is left."""
-        return []
-
-
-class GivenStarts:
-    """Marks that were known beforehand."""
-
-    def __init__(self, starts: ArrayLike) -> None:
-        given = np.asarray(starts)
-        whole = given.dtype.kind in "iu" or not given.size
-        if given.ndim != 1 or not whole or (np.diff(given) <= 0).any() or (given < 0).any():
-            raise InputError("given= must be a list of increasing token numbers from 0 on.")
-        self._waiting = deque(given[given > 0].tolist())
-        self.known = 0
-
-    def feed(self, values: Floats | None, m: int) -> list[Mark]:
-        """Take m more tokens."""
-        self.known += m
-        marks = []
-        while self._waiting and self._waiting[0] < self.known:
-            marks.append(Mark(int(self._waiting.popleft()), math.nan))
-        return marks
-
-    def finish(self) -> list[Mark]:
-        """All marks must have been in the text."""
-        if self._waiting:
-            raise InputError(
-                f"given start {self._waiting[0]} lies outside the {self.known} tokens fed."
-            )
-        return []
-
-
-# --- keys ----------------------------------------------------------------------------------
 
 
 class KeySums:
@@ -298,9 +101,6 @@ class KeySums:
             new[:held] = old[kept]
             setattr(self, name, new)
         self._first = 0
-
-
-# --- refinement ----------------------------------------------------------------------------
 
 
 class Refiner:
