@@ -108,6 +108,18 @@ def test_scores_that_know_the_story_and_not_the_person_do_not_pass_the_second_ba
     assert same.loc["people", "difference_low"] > 0
 
 
+def test_retellings_that_nobody_else_has_scores_for_have_no_second_baseline():
+    table = scores(own_noise=1.0)
+    table.loc[(table["subject"] != "s0") & (table["event"] == 1), "y"] = np.nan
+    found = method_agreement(table, "x", "y", draws=20, resamples=20).set_index("baseline")
+    assert found.loc["events", "n_lists"] == 16
+    assert found.loc["people", "n_lists"] == 14
+    assert found.loc["people", "n_subjects"] == 7
+    assert found.loc["people"].drop(["own", "other", "baseline_sd", "z", "p"]).notna().all()
+    alone = method_agreement(table[table["subject"] == "s0"], "x", "y", draws=20, resamples=20)
+    assert alone["baseline"].tolist() == ["events"]
+
+
 def test_bad_agreement():
     table = scores()
     with pytest.raises(DataError, match="no column 'z'"):
