@@ -8,6 +8,7 @@ from __future__ import annotations
 
 __all__ = [
     "DataError",
+    "DiskSpaceError",
     "DownloadError",
     "ExportError",
     "InputError",
@@ -41,6 +42,10 @@ class ModelError(WorkbenchError, RuntimeError):
 
 class TextTooLongError(ModelError):
     """The text has more tokens than the model's window."""
+
+
+class DiskSpaceError(WorkbenchError, OSError):
+    """The disk has no room for what is about to be recorded or written."""
 
 
 class DownloadError(WorkbenchError, OSError):

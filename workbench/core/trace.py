@@ -34,11 +34,16 @@ class Trace:
     `dataset` has the dimensions token, layer, kv_head, dim, word and
 
     - `surprisal` (token), nats: -log p of the token given all before it; NaN for a first token
-      that no start token precedes
+      that no start token precedes; and the other measures of prediction that were recorded
+      (`workbench.recording.measures.MEASURES`): `entropy`, `bayesian_surprise`, ...
+    - `word_surprisal` (word), nats: sum over the word's tokens; `word_entropy`,
+      `word_bayesian_surprise`, ...
     - `key` (layer, kv_head, token, dim), where recorded: keys before rotary encoding
-    - `word_surprisal` (word), nats: sum over the word's tokens
+    - `state_drift` (state_layer, token), where recorded: 1 - cosine of successive hidden states;
+      `state` (state_layer, token, hidden): the states
     - coordinates `token_id`, `token_str`, `char_start`, `char_end`, `token_word` (the word a
-      token belongs to, -1 for none), `word_str`, `word_onset`, `word_offset` (s)
+      token belongs to, -1 for none), `context` (tokens of the text that the model saw before the
+      token), `word_str`, `word_onset`, `word_offset` (s)
 
     and, as the JSON attribute `settings`, the model, tokenizer, dtype, versions and rules that
     made it (`trace.settings`).
@@ -101,7 +106,9 @@ class Trace:
         layers: int | Iterable[int] | None = None,
         heads: int | Iterable[int] | None = None,
     ) -> NDArray[np.float32]:
-        """Keys before rotary encoding, shape (layers, heads, n_tokens, dim).
+        """Keys before rotary encoding, shape (layers, heads, n_tokens, dim), as float32.
+
+        Of a trace that was loaded from a file, only these layers and heads are read.
 
         Raises
         ------
@@ -112,7 +119,7 @@ class Trace:
         rows = _places("layer", layers, self.layers)
         columns = _places("head", heads, self.kv_heads)
         chosen = self.dataset["key"].isel(layer=rows, kv_head=columns)
-        return np.asarray(chosen.values)
+        return np.asarray(chosen.values, dtype=np.float32)
 
     @overload
     def key_graph(
@@ -179,16 +186,21 @@ class Trace:
         return kind(keys.reshape(n_layers * n_heads, n, dim), index=index, **options)
 
     def words(self) -> pd.DataFrame:
-        """One row per word: word, onset, offset (s), surprisal (nats)."""
+        """One row per word: word, onset, offset (s), surprisal (nats), other word measures."""
         import pandas as pd
 
         words = self.story.words
+        measures = {
+            str(name).removeprefix("word_"): np.asarray(variable.values, dtype=np.float64)
+            for name, variable in self.dataset.data_vars.items()
+            if str(name).startswith("word_") and variable.dims == ("word",)
+        }
         return pd.DataFrame(
             {
                 "word": words["word"].to_numpy(),
                 "onset": words["onset"].to_numpy(dtype=np.float64),
                 "offset": words["offset"].to_numpy(dtype=np.float64),
-                "surprisal": np.asarray(self.dataset["word_surprisal"].values, dtype=np.float64),
+                **measures,
             }
         )
 

@@ -26,6 +26,7 @@ __all__ = [
     "gguf_options",
     "head_logits",
     "hidden_states",
+    "key_dim",
     "layer_modules",
     "quiet",
     "registered_attention",
@@ -243,6 +244,16 @@ def geometry(model: Any) -> dict[str, int]:
         "n_heads": heads,
         "n_kv_heads": int(kv_heads),
     }
+
+
+def key_dim(model: Any) -> int:
+    """Numbers in a key of one head."""
+    config = model.config.get_text_config(decoder=True)
+    for field in ("qk_head_dim", "head_dim"):
+        dim = getattr(config, field, None)
+        if isinstance(dim, int) and dim > 0:
+            return dim
+    return int(config.hidden_size) // int(config.num_attention_heads)
 
 
 KEY_PROJECTIONS = ("k_proj", "key")

@@ -19,6 +19,7 @@ from workbench.core.trace import Trace
 from workbench.models import DEFAULT_MODEL, LanguageModel, default_device, describe, load_model
 from workbench.recording.measures import chosen_measures
 from workbench.recording.record import as_story, record, text_hash, versions
+from workbench.recording.sizes import check_disk, estimate_size
 from workbench.recording.storage import load_trace, remove_trace, save_trace
 
 __all__ = ["cached_record"]
@@ -44,10 +45,11 @@ def cached_record(
     """`record`, unless the same recording is already in the cache folder.
 
     The same means: text and words, weights (by identity), number format, kind of device, start
-    token, layers and heads, measures, windows, states, and the versions of workbench, torch and transformers. So an
-    interrupted comparison goes on where it stopped, and a repeated one loads no model. A damaged
-    entry is recorded again. The trace that is returned carries the story as given, with its
-    annotations of now.
+    token, layers, heads and every other option, and the versions of workbench, torch and
+    transformers. So an interrupted comparison goes on where it stopped, and a repeated one loads
+    no model. A damaged entry is recorded again. The trace that is returned carries the story as
+    given, with its annotations of now. A disk without room for the trace is an error before the
+    model reads.
 
     Parameters
     ----------
@@ -58,7 +60,7 @@ def cached_record(
     """
     story = as_story(story)
     layers, heads = _as_list(layers), _as_list(heads)
-    names = chosen_measures(measures)
+    wanted = "all" if measures == "all" else chosen_measures(measures)
     options: dict[str, Any] = {
         "window": window,
         "min_context": min_context,
@@ -76,23 +78,29 @@ def cached_record(
             heads=heads,
             keys=keys,
             bos=bos,
-            measures="all" if measures == "all" else names,
+            measures=wanted,
             **options,
             progress=progress,
         )
 
     if not cache:
         return recorded()
-    facts = {**_model_facts(model), "keys": keys, "bos": bos, "measures": names, **options}
+    facts = {**_model_facts(model), "keys": keys, "bos": bos, "measures": wanted, **options}
     if keys:
         facts |= {"layers": layers, "heads": heads}
     entry = cache_folder() / "traces" / f"{_entry(facts, story)}.zarr"
     if entry.exists():
         try:
-            return Trace(dataset=load_trace(entry).dataset, story=story)
+            return Trace(dataset=load_trace(entry, lazy=False).dataset, story=story)
         except DataError as error:
             print(f"Recording again: {error}", file=sys.stderr)
             remove_trace(entry)
+    lm = model if isinstance(model, LanguageModel) else _loaded(str(model))
+    sizes = {name: options[name] for name in ("states", "keep_states", "keys_dtype")}
+    size = estimate_size(
+        story, lm, layers=layers, heads=heads, keys=keys, measures=measures, **sizes
+    )
+    check_disk(entry.parent, size.total, f"recording {story.name!r}")
     trace = recorded()
     save_trace(trace, entry, overwrite=True)
     return trace
@@ -133,7 +141,7 @@ def _entry(facts: dict[str, Any], story: Story) -> str:
         "times": hashlib.sha256(times.tobytes()).hexdigest(),
         "versions": versions(),
     }
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=int).encode()).hexdigest()
     return digest[:40]
 
 

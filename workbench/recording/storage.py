@@ -20,13 +20,16 @@ from numpy.typing import NDArray
 from workbench.core.errors import DataError, InputError
 from workbench.core.story import Annotation, Story
 from workbench.core.trace import Trace
+from workbench.recording.lazy import LAZY, chunk_hashes, lazy_variable
+from workbench.recording.sizes import check_disk
 
 if TYPE_CHECKING:
     import xarray as xr
 
 __all__ = ["load_trace", "remove_trace", "save_trace"]
 
-FORMAT = 1
+FORMAT = 2
+_READABLE = (1, 2)  # 1 had one hash for all keys, so they are read whole
 _MARK = "workbench_trace"
 
 # Text columns are fixed-width in memory; in the file they are JSON, which every reader knows.
@@ -52,6 +55,7 @@ def save_trace(trace: Trace, path: str | Path, overwrite: bool = False) -> Path:
     Raises
     ------
     InputError : the place is taken, or holds something that is no trace.
+    DiskSpaceError : the disk has too little room.
     """
     target = Path(path).expanduser()
     if target.exists() or target.is_symlink():
@@ -59,6 +63,7 @@ def save_trace(trace: Trace, path: str | Path, overwrite: bool = False) -> Path:
             raise InputError(f"{target} exists and is not a trace; choose another path.")
         if not overwrite and not _is_empty_folder(target):
             raise InputError(f"{target} exists; give overwrite=True to replace that trace.")
+    check_disk(target.parent, _nbytes(trace), f"trace of {trace.story.name!r}")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
         fresh = Path(scratch) / "trace"
@@ -69,13 +74,21 @@ def save_trace(trace: Trace, path: str | Path, overwrite: bool = False) -> Path:
     return target
 
 
-def load_trace(path: str | Path) -> Trace:
-    """Read a trace that `save_trace` (or `trace.save`) wrote, whole, into memory.
+def load_trace(path: str | Path, *, lazy: bool = True) -> Trace:
+    """Read a trace that `save_trace` (or `trace.save`) wrote.
+
+    Parameters
+    ----------
+    path : its folder.
+    lazy : leave keys and hidden states on the disk: `trace.keys(layer, head)` reads (and checks)
+        those of that layer and head, anew each time. False reads and checks everything now;
+        the folder may then go.
 
     Raises
     ------
     InputError : there is nothing at `path`.
-    DataError : it is no trace, of another format version, or damaged.
+    DataError : it is no trace, of another format version, or damaged. What is read later is
+        checked when it is read.
     """
     source = Path(path).expanduser()
     if not source.exists():
@@ -85,13 +98,14 @@ def load_trace(path: str | Path) -> Trace:
         raise DataError(
             f"{source} is not a trace of the workbench; give a folder that trace.save wrote."
         )
-    if mark.get("format") != FORMAT:
+    if mark.get("format") not in _READABLE:
         raise DataError(
-            f"{source} has trace format {mark.get('format')}, and this version reads format "
-            f"{FORMAT}; record it again, or read it with workbench {mark.get('workbench')}."
+            f"{source} has trace format {mark.get('format')}, and this version reads formats "
+            f"{' and '.join(map(str, _READABLE))}; record it again, or read it with workbench "
+            f"{mark.get('workbench')}."
         )
     with _named_errors(source):
-        return _read(source, mark)
+        return _read(source, mark, lazy)
 
 
 # --- writing -------------------------------------------------------------------------------
@@ -117,15 +131,28 @@ def _write(trace: Trace, folder: Path) -> None:
         "workbench": workbench.__version__,
         "story": _story_facts(trace.story),
         "strings": {name: dataset[name].values.tolist() for name in _STRINGS},
-        "sha256": _hashes(numeric) | _hashes(story),
     }
     encoding = {}
-    if "key" in numeric:
-        encoding["key"] = {"chunks": (1, *numeric["key"].shape[1:])}  # read layer by layer
+    chunks = {}
+    for name, leading in LAZY.items():
+        if name in numeric:
+            # Read into a copy: a trace that is lazy stays so.
+            values = numeric[name].values
+            numeric = numeric.assign({name: numeric[name].copy(data=values)})
+            encoding[name] = {"chunks": (1,) * leading + values.shape[leading:]}
+            chunks[name] = chunk_hashes(values, leading)
+    mark["chunks"] = chunks
+    mark["sha256"] = _hashes(numeric.drop_vars(list(chunks))) | _hashes(story)
     options: dict[str, Any] = {"zarr_format": 3, "consolidated": False}
     numeric = numeric.assign_attrs({_MARK: json.dumps(mark)})
     numeric.to_zarr(folder, mode="w-", encoding=encoding, **options)
     story.to_zarr(folder, mode="a", group="story", **options)
+
+
+def _nbytes(trace: Trace) -> int:
+    """Bytes of a trace before compression (`nbytes` of what is not read yet reads nothing)."""
+    people = sum(len(a.presses) * 64 for a in trace.story.annotations if a.presses is not None)
+    return int(trace.dataset.nbytes) + 8 * len(trace.story.text) + people
 
 
 def _story_facts(story: Story) -> dict[str, Any]:
@@ -161,12 +188,17 @@ def _parquet(table: pd.DataFrame) -> NDArray[np.uint8]:
 # --- reading -------------------------------------------------------------------------------
 
 
-def _read(folder: Path, mark: dict[str, Any]) -> Trace:
+def _read(folder: Path, mark: dict[str, Any], lazy: bool) -> Trace:
     import xarray as xr
 
     options: dict[str, Any] = {"zarr_format": 3, "consolidated": False, "chunks": None}
+    chunks: dict[str, list[str]] = mark.get("chunks", {})
     with xr.open_zarr(folder, **options) as stored:
-        dataset = stored.load()
+        dataset = stored.drop_vars(list(chunks)).load()
+        large = {
+            name: lazy_variable(folder, name, stored[name].variable, hashes)
+            for name, hashes in chunks.items()
+        }
     with xr.open_zarr(folder, group="story", **options) as stored:
         story = stored.load()
     found = _hashes(dataset) | _hashes(story)
@@ -182,6 +214,9 @@ def _read(folder: Path, mark: dict[str, Any]) -> Trace:
     for name, values in mark["strings"].items():
         dataset.coords[name] = (name.removesuffix("_str"), np.array(values, dtype=str))
     attrs = {key: value for key, value in dataset.attrs.items() if key != _MARK}
+    dataset = dataset.assign(large)
+    if not lazy:
+        dataset.load()
     for variable in dataset.variables.values():
         variable.encoding = {}  # chunks of this file are no property of the trace
     dataset.attrs, dataset.encoding = attrs, {}
