@@ -8,6 +8,7 @@ Prints the tables and writes them as .csv. Most of the time goes into encoding s
 from __future__ import annotations
 
 import argparse
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -22,12 +23,19 @@ from workbench.analysis.recall.temporal import temporal_factor
 from workbench.analysis.recall_agreement import method_agreement
 from workbench.analysis.recall_predictors import recall_table
 from workbench.analysis.recall_regression import recall_regression
-from workbench.analysis.story_recall import NULLS, StoryRecall, story_recall
+from workbench.analysis.story_recall import (
+    NULLS,
+    StoryRecall,
+    event_texts,
+    story_recall,
+    transcript_sentences,
+)
 from workbench.core.boundaries import Boundaries
 from workbench.core.story import Story
 from workbench.core.trace import Trace
 from workbench.encoders import CachedEncoder, load_encoder
 from workbench.stories.eventnoise_scores import published_events, published_scores
+from workbench.stories.transcripts import load_transcripts
 
 NAMES = ("eventnoise-1", "eventnoise-2", "eventnoise-3")
 METHODS = ("S", "SM", "F")
@@ -108,6 +116,42 @@ def by_segmentation(
     return pd.DataFrame(rows)
 
 
+def checks(recall: StoryRecall, stories: dict[str, Story], memo: CachedEncoder) -> pd.DataFrame:
+    """Which of a story's own sentences pass, and whether the event is theirs."""
+    rows = []
+    for name, story in stories.items():
+        cut, words = recall.boundaries[name], story.text.split()
+        labels, edges = cut.labels(), [*story.sentence_starts().tolist(), len(words)]
+        whole = [(a, b) for a, b in pairwise(edges) if labels[a] == labels[b - 1]]
+        vectors = memo.encode([" ".join(words[a:b]) for a, b in whole])
+        similarity = vectors @ memo.encode(event_texts(story, cut)).T
+        level = recall.levels.set_index("story").loc[name, "level"]
+        passed = similarity.max(axis=1) > level
+        right = similarity.argmax(axis=1) == labels[[a for a, _ in whole]]
+        rows.append(
+            {
+                "story": name,
+                "null": recall.settings["null"],
+                "n_sentences": len(whole),
+                "passed": passed.mean(),
+                "right_of_passed": right[passed].mean(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def mapped(stories: dict[str, Story], memo: CachedEncoder) -> pd.DataFrame:
+    """How many transcripts are nearest to the story their trial maps them to."""
+    names = list(stories)
+    vectors = memo.encode([stories[name].text for name in names])
+    table = load_transcripts("eventnoise")
+    nearest = [
+        names[int(np.argmax(vectors @ memo.encode(transcript_sentences(text)).mean(axis=0)))]
+        for text in table["text"]
+    ]
+    return pd.DataFrame([{"n": len(table), "nearest": int((table["story"] == nearest).sum())}])
+
+
 def _excess(recall: StoryRecall) -> dict[str, float]:
     events = recall.events
     return {
@@ -132,9 +176,11 @@ def main(memo: CachedEncoder | None = None, arguments: list[str] | None = None) 
     traces = {name: workbench.record(story, language_model) for name, story in stories.items()}
     people = {name: story.boundaries() for name, story in stories.items()}
 
+    report("mapped", mapped(stories, memo))
     for null in NULLS:
         recall = story_recall("eventnoise", stories=stories.values(), encoder=memo, null=null)
         report(f"levels_{null}", recall.levels)
+        report(f"checks_{null}", checks(recall, stories, memo))
         report(f"recalled_{null}", recall.summary())
         table = recall_table(recall, stories.values(), traces.values())
         fitted = recall_regression(table, draws=draws)
