@@ -113,17 +113,18 @@ def load_model(
     check_option("dtype", dtype, DTYPES)
     place = Path(name).expanduser()
     options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-    if str(name) == DEFAULT_MODEL:
-        return _load_embedded(dtype, device)
-    if place.suffix.lower() == ".gguf":
-        return _load_gguf(place, dtype, device)
-    if place.is_dir():
-        return _load_folder(place, dtype, device, options)
-    if isinstance(name, Path) or place.exists() or not _looks_like_hub_id(name):
-        raise InputError(_unknown(name))
-    if revision is not None:
-        options["revision"] = revision
-    return _load_hub(str(name), dtype, device, options)
+    with _quietly():
+        if str(name) == DEFAULT_MODEL:
+            return _load_embedded(dtype, device)
+        if place.suffix.lower() == ".gguf":
+            return _load_gguf(place, dtype, device)
+        if place.is_dir():
+            return _load_folder(place, dtype, device, options)
+        if isinstance(name, Path) or place.exists() or not _looks_like_hub_id(name):
+            raise InputError(_unknown(name))
+        if revision is not None:
+            options["revision"] = revision
+        return _load_hub(str(name), dtype, device, options)
 
 
 @dataclass(frozen=True)
@@ -239,22 +240,18 @@ def _from_pretrained(
     source: str | Path, dtype: str, device: str | None, options: dict[str, Any], *, shown: str
 ) -> tuple[Any, Any]:
     import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with warnings.catch_warnings():
-        # In a notebook without ipywidgets a bar is plain text; that needs no warning.
-        warnings.filterwarnings("ignore", message="IProgress not found")
-        from transformers import AutoModelForCausalLM, AutoTokenizer
     place = _device(device)
     tokenizer_options = {k: v for k, v in options.items() if k != "quantization_config"}
     model_options = dict(options)
     if place == "auto":
         model_options["device_map"] = "auto"
     try:
-        with _no_bars():
-            tokenizer = AutoTokenizer.from_pretrained(source, **tokenizer_options)
-            model: Any = AutoModelForCausalLM.from_pretrained(
-                source, dtype=getattr(torch, dtype), **model_options
-            )
+        tokenizer = AutoTokenizer.from_pretrained(source, **tokenizer_options)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            source, dtype=getattr(torch, dtype), **model_options
+        )
     except OSError as error:
         if isinstance(source, Path):
             raise ModelError(f"model {shown} cannot be read: {_first_line(error)}") from error
@@ -278,17 +275,19 @@ def _from_pretrained(
 
 
 @contextmanager
-def _no_bars() -> Iterator[None]:
-    """Transformers' bars over weights, which take a second or two, are left out."""
-    from transformers.utils import logging
+def _quietly() -> Iterator[None]:
+    """No bars over weights, which take a second or two, and no warning of a plain-text bar."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="IProgress not found")
+        from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
+        shown = logging.is_progress_bar_enabled()
+        logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            if shown:
+                logging.enable_progress_bar()
 
 
 def default_device() -> str:

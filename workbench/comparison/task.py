@@ -107,7 +107,7 @@ def compare_one(
             "annotation": story.annotation_kind or "",
             "model": name,
             "method": code,
-            "gamma": settings.gamma if parse_method(code).proposal == "S" else np.nan,
+            "gamma": settings.gamma if parse_method(code).proposal in THRESHOLDS else np.nan,
             "match": settings.match or "none",
             "n_events": events.n_events,
             "seed": settings.seed,
@@ -192,6 +192,9 @@ def _null_draws(
         starts = null_starts(events, null, settings.draws, rng, settings.min_size)
         yield null, note or null_note(events, null, settings.min_size), starts
 
+
+# Proposals that threshold a signal by gamma.
+THRESHOLDS = ("S", "B", "E")
 
 # Every null has its own stream of random numbers, so that adding one changes no other.
 _NULL_STREAM = {"lengths": 1, "uniform": 2, "min_gap": 3, "shift": 4}
