@@ -161,6 +161,70 @@ def test_a_reducer_of_ones_own(lm, story, matrix):
     )
 
 
+def test_windows_of_a_long_text(lm, story):
+    """Each token's row is that of the window that scores it; a window's start token is no text."""
+    from workbench.recording.windows import plan_windows
+
+    plain = wb.record(story, lm, keys=False)
+    n, ids = plain.n_tokens, torch.from_numpy(plain.dataset["token_id"].values)
+    starts, spans = [0, 9, 31, 60], [(0, 20), (30, 70)]
+    trace = wb.record(
+        story,
+        lm,
+        keys=False,
+        window=41,
+        min_context=12,
+        attention=[
+            *("entropy", "distance", "first"),
+            Lag(parts=3, exact=4),
+            Inside(wb.Boundaries(starts, n=n)),
+            InsideDraws([starts]),
+            Spans(spans, per_token=True),
+            FullRows(range(n)),
+            Top(2),
+        ],
+    )
+    windows = trace.settings["windows"]
+    assert windows["starts"][:2] == [0, windows["starts"][1]]
+    matrix = np.zeros((3, 4, n, n + 1))  # key 0: the start token of the window
+    first = np.zeros((3, 4, n))
+    lm.model.set_attn_implementation("eager")
+    for part in plan_windows(n, 40, 12):
+        read = torch.cat([torch.tensor([0]), ids[part.start : part.stop]])[None]
+        found = oracle.eager_attentions(lm.model, read)[:, :, 1:]
+        rows = slice(part.first, part.stop)
+        fresh = found[:, :, part.first - part.start :]
+        matrix[:, :, rows, part.start + 1 : part.stop + 1] = fresh[..., 1:]
+        matrix[:, :, rows, 0] = fresh[..., 0]
+        first[:, :, rows] = fresh[..., :4].sum(-1)
+    lm.model.set_attn_implementation("sdpa")
+    data = trace.dataset
+    np.testing.assert_allclose(data["attention_rows"], matrix, atol=1e-6)
+    np.testing.assert_allclose(data["attention_entropy"], oracle.entropy(matrix), atol=1e-5)
+    np.testing.assert_allclose(data["attention_first"], first, atol=1e-6)
+    whole = np.concatenate([np.zeros((3, 4, 1, n + 1)), matrix], axis=2)
+    inside = oracle.inside(whole, starts, 1)
+    np.testing.assert_allclose(data["attention_inside"], inside, atol=1e-6)
+    np.testing.assert_allclose(
+        data["attention_inside_draws"].values[..., 0], inside.mean(-1), atol=1e-6
+    )
+    mass = np.stack([matrix[..., a + 1 : b + 1].sum(-1) for a, b in spans], axis=-1)
+    np.testing.assert_allclose(data["attention_spans"], mass, atol=1e-6)
+    text = matrix[..., 1:]
+    lag = (data["attention_lag"].fillna(0) * data["attention_lag_pairs"]).sum("part")
+    lags = np.arange(n)[:, None] - np.arange(n)[None, :]
+    for b, (low, high) in enumerate(zip(data["lag_first"].values, data["lag_last"].values)):
+        chosen = (lags >= low) & (lags <= high)
+        np.testing.assert_allclose(lag[..., b], text[:, :, chosen].sum(-1), atol=1e-5)
+    seen = (text[0, 0] > 0).sum()
+    assert int(data["attention_lag_pairs"].sum()) == seen
+    picked = data["attention_top_token"].values
+    best = np.take_along_axis(matrix, np.maximum(picked, -1) + 1, axis=-1)
+    np.testing.assert_allclose(
+        np.nan_to_num(data["attention_top"]), best * (picked > -2), atol=1e-6
+    )
+
+
 def test_memory_grows_with_the_text_not_with_its_square(lm):
     """Buffers of a block, and a number per token: doubling the text doubles them."""
     from workbench.recording.attention import AttentionObserver
@@ -241,13 +305,14 @@ def test_variables_that_clash_are_an_error(lm, story):
             pass
 
         def finish(self):
-            return {self.variable: xr.Variable(("layer",), np.zeros(self.size))}
+            return {self.variable: xr.Variable((self.dim,), np.zeros(self.size))}
 
-    for variable, size, message in (
-        ("surprisal", 3, "'surprisal' is a variable of the trace"),
-        ("attention_own", 5, r"dimension 'layer' of 'attention_own' has 5 entries"),
+    for variable, dim, size, message in (
+        ("surprisal", "layer", 3, "'surprisal' is a variable of the trace"),
+        ("attention_own", "layer", 5, r"dimension 'layer' of 'attention_own' has 5 entries"),
+        ("attention_own", "rank", 4, r"dimension 'rank' of 'attention_own' is a measure"),
     ):
         clash = Clash()
-        clash.variable, clash.size = variable, size
+        clash.variable, clash.dim, clash.size = variable, dim, size
         with pytest.raises(InputError, match=message):
             wb.record(story, lm, attention=[clash])

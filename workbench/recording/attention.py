@@ -64,7 +64,9 @@ class AttentionRows:
     heads : the heads' places in `Reading.heads`.
     start : position of the first query.
     first_key : position of the first key; keys before it are masked for the whole block.
-    origin : position of the first token of this reading (0 but for windows of a long text).
+    origin : position of the first token of this reading (0 but for windows of a long text, each
+        of which begins with the start token).
+    skip : tokens before the text in each reading.
     tokens : the queries as tokens of the text.
     weights : (heads, rows, keys), exp(score - largest score of the row); 0 where masked, so also
         after the query's own position.
@@ -81,6 +83,7 @@ class AttentionRows:
     start: int
     first_key: int
     origin: int
+    skip: int
     tokens: slice
     weights: Tensor
     total: Tensor
@@ -95,6 +98,11 @@ class AttentionRows:
     def n_rows(self) -> int:
         """Number of queries of the block."""
         return self.weights.shape[1]
+
+    @property
+    def text_start(self) -> int:
+        """Position of the first token of the text in this reading."""
+        return self.origin + self.skip
 
     @property
     def stop(self) -> int:
@@ -131,6 +139,10 @@ class AttentionRows:
         return slice(
             min(max(first - self.first_key, 0), size), min(max(stop - self.first_key, 0), size)
         )
+
+    def text(self, first: int, stop: int) -> slice:
+        """The text's tokens first ... stop - 1, as far as they are read here, as such a slice."""
+        return self.columns(max(first + self.skip, self.text_start), stop + self.skip)
 
     def lag_sums(self, row_weights: Tensor, from_key: int = 0) -> Tensor:
         """Sums over the block's rows of `row_weights` × `weights`, by lag.
@@ -334,6 +346,7 @@ class AttentionObserver(Observer):
             start=start,
             first_key=first_key,
             origin=self._origin,
+            skip=skip,
             tokens=slice(start - skip, start - skip + n_rows),
             weights=weights,
             total=total,

@@ -92,6 +92,11 @@ def with_attention(dataset: xr.Dataset, observer: AttentionObserver) -> xr.Datas
                     f"attention: dimension {dim!r} of {name!r} has {size} entries, and "
                     f"{lengths[str(dim)]} elsewhere; two statistics must not share it."
                 )
+            if dim in dataset.data_vars:
+                raise InputError(
+                    f"attention: dimension {dim!r} of {name!r} is a measure of the trace; name it "
+                    "otherwise."
+                )
     labels = {name: variable for name, variable in found.items() if variable.dims == (name,)}
     rest = {name: variable for name, variable in found.items() if name not in labels}
     numbers = {

@@ -139,7 +139,9 @@ def record(
                 events,
                 measured.token_word,
                 story.n_words,
-                lambda: record(story, lm, bos=bos, progress=progress),
+                lambda: record(
+                    story, lm, bos=bos, window=window, min_context=min_context, progress=progress
+                ),
             ),
             spans=spans,
         )

@@ -91,7 +91,6 @@ class _PerToken(Reducer):
 
     def start(self, reading: Reading) -> None:
         """Make room: layers × heads × tokens × 4 bytes."""
-        self.skip = reading.skip
         shape = (len(reading.layers), len(reading.heads), reading.n)
         self.values = torch.full(shape, torch.nan)
 
@@ -214,7 +213,7 @@ class Inside(_PerToken):
         event = int(np.searchsorted(edges, first, side="right")) - 1
         while event < self.events.n_events and edges[event] < rows.tokens.stop:
             mine = slice(max(int(edges[event]) - first, 0), int(edges[event + 1]) - first)
-            keys = rows.columns(int(edges[event]) + self.skip, rows.stop)
+            keys = rows.text(int(edges[event]), rows.tokens.stop)
             masses[:, mine] = rows.weights[:, mine, keys].sum(-1) / rows.total[:, mine]
             event += 1
         return masses
@@ -259,7 +258,7 @@ class InsideDraws(Reducer):
         # From the end: what is inside is near, and keeps its digits.
         running = rows.weights.flip(-1).cumsum(-1)
         own = self._own[rows.tokens].to(running.device) + self.skip
-        place = rows.stop - 1 - torch.clamp(own, min=rows.first_key)
+        place = rows.stop - 1 - torch.clamp(own, min=max(rows.first_key, rows.text_start))
         masses = running.gather(2, place[None].expand(len(running), -1, -1))
         self.sums[rows.place, rows.heads] += (
             (masses / rows.total[..., None]).sum(1, dtype=torch.float64).cpu()
@@ -337,7 +336,6 @@ class Lag(Reducer):
         self.parts = min(self.parts, n)
         self.edges = lag_edges(n, self.exact, self.per_doubling)
         self.part_starts = np.linspace(0, n, self.parts + 1).astype(np.int64)
-        self._from_key = reading.skip + self.without_first
         self._n = n
         shape = (len(reading.layers), len(reading.heads), self.parts)
         self.sums = np.zeros((*shape, len(self.edges) - 1))
@@ -358,15 +356,17 @@ class Lag(Reducer):
         first, last = int(part[0]), int(part[-1])
         wanted = np.arange(first, last + 1)[:, None] == part[None, :]
         selected = torch.from_numpy(wanted).to(rows.total) / rows.total[:, None, :]
-        sums = rows.lag_sums(selected, self._from_key)[..., : self._n]
+        from_key = rows.text_start + self.without_first
+        sums = rows.lag_sums(selected, from_key)[..., : self._n]
         found = sums.double().cpu().numpy()
         self._layer[rows.heads, first : last + 1, : found.shape[-1]] += found
         if rows.place == 0 and rows.heads.start == 0:
             # A token has the lags 0 ... to the first key that counts.
-            longest = tokens - (max(self._from_key, rows.origin) - rows.start + tokens[0])
+            longest = tokens + rows.skip - from_key
             possible = longest >= 0
-            np.add.at(self.pairs, (part[possible], 0), 1)
-            np.add.at(self.pairs, (part[possible], longest[possible] + 1), -1)
+            into, longest = part[possible], longest[possible]
+            np.add.at(self.pairs, (into, np.zeros_like(into)), 1)
+            np.add.at(self.pairs, (into, longest + 1), -1)
 
     def _close(self) -> None:
         if self._layer is not None:
@@ -452,7 +452,6 @@ class Spans(Reducer):
                 raise InputError(
                     f"spans: ({start}, {stop}) ends after the text's {reading.n} tokens."
                 )
-        self.skip = reading.skip
         shape = (len(reading.layers), len(reading.heads))
         if self.per_token:
             self.values = torch.full((*shape, reading.n, len(self.pairs)), torch.nan)
@@ -462,10 +461,7 @@ class Spans(Reducer):
     def update(self, rows: AttentionRows) -> None:
         """Sum the weights of each span."""
         masses = torch.stack(
-            [
-                rows.weights[..., rows.columns(start + self.skip, stop + self.skip)].sum(-1)
-                for start, stop in self.pairs
-            ],
+            [rows.weights[..., rows.text(start, stop)].sum(-1) for start, stop in self.pairs],
             dim=-1,
         )
         masses = (masses / rows.total[..., None]).cpu()
@@ -540,20 +536,22 @@ class Top(Reducer):
         k = min(self.k, rows.weights.shape[2])
         mass, keys = rows.weights[:, chosen].topk(k, dim=-1)
         mass = mass / rows.total[:, chosen, None]
-        tokens = torch.where(mass > 0, keys + rows.first_key - self._skip, -2)
+        tokens = keys + rows.first_key - self._skip
+        tokens = torch.where(tokens < rows.text_start - rows.skip, -1, tokens)
+        tokens = torch.where(mass > 0, tokens, -2)
         mass = torch.where(mass > 0, mass, torch.nan)
         into = (rows.place, rows.heads, slice(places[0], places[-1] + 1), slice(0, k))
         self.mass[into] = mass.float().cpu()
         self.position[into] = tokens.cpu()
 
     def finish(self) -> dict[str, xr.Variable]:
-        """`attention_top` and `attention_top_token` (layer, head, top_query, rank).
+        """`attention_top` and `attention_top_token` (layer, head, top_query, top_rank).
 
         A token of -1 is the start token, -2 none (a query that sees fewer than k tokens).
         """
         import xarray as xr
 
-        dims = ("layer", "head", "top_query", "rank")
+        dims = ("layer", "head", "top_query", "top_rank")
         return {
             "attention_top": xr.Variable(
                 dims, self.mass.numpy(), {"units": "1", "long_name": "largest attention"}
@@ -618,7 +616,12 @@ class FullRows(Reducer):
                 continue
             found = rows.weights[number, chosen] / rows.total[number, chosen, None]
             row = self.values[self._layer_row[rows.layer], self._head_row[place]]
-            row[np.flatnonzero(inside), rows.first_key : rows.stop] = found.float().cpu()
+            places, found = np.flatnonzero(inside), found.float().cpu()
+            before = rows.columns(rows.origin, rows.text_start)
+            text = slice(max(rows.first_key, rows.text_start), rows.stop)
+            row[places, text] = found[:, before.stop :]
+            if before.stop > before.start:
+                row[places, : rows.skip] = found[:, before]
 
     def finish(self) -> dict[str, xr.Variable]:
         """`attention_rows` (row_layer, row_head, row_token, key_token); key -1: start token."""
