@@ -8,6 +8,7 @@ Markdown; with --out also writes them as csv and the two figures as HTML (and PN
 from __future__ import annotations
 
 import argparse
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stories", default="pieman,lift")
     parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--draws", type=int, default=200, help="segmentations per null")
+    parser.add_argument("--draws", type=int, default=999, help="segmentations per null")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder for tables and figures")
     options = parser.parse_args()
@@ -42,7 +43,7 @@ def main() -> None:
         trace = wb.record(story, lm, keys=False, attention=[*STATISTICS, *reducers])
         statistics = head_statistics(trace, seed=options.seed)
         inside = in_event_mass(trace, seed=options.seed)
-        found = head_clusters(trace, seed=options.seed)
+        found = head_clusters(trace, draws=50, seed=options.seed)
         clusters[name] = found
         print(f"\n## {name}: {trace.n_tokens} tokens, {events.n_events} events ", end="")
         print(f"({story.annotation_kind}), {len(found.table)} heads\n")
@@ -65,7 +66,7 @@ def main() -> None:
                 for form in ["html"] + (["png"] if find_browser() else []):
                     save_figure(figure, options.out / f"{name}_{kind}.{form}")
     names = list(clusters)
-    for one, other in zip(names, names[1:]):
+    for one, other in pairwise(names):
         agreement = cluster_agreement(clusters[one], clusters[other], seed=options.seed)
         print(f"{one} and {other}: ", {k: round(v, 3) for k, v in agreement.items()})
 
@@ -90,9 +91,10 @@ def _inside(table: pd.DataFrame) -> str:
                 "null mean ± sd": f"{whole['null_mean']:.4f} ± {whole['null_sd']:.4f}",
                 "z": f"{whole['z']:.2f}",
                 "p": f"{whole['p']:.3f}",
-                "heads above": int((sure["difference"] > 0).sum()),
-                "heads below": int((sure["difference"] < 0).sum()),
-                "heads p < 0.05 uncorrected": int((heads["p"] < 0.05).sum()),
+                "heads above (FDR 0.05)": int((sure["difference"] > 0).sum()),
+                "heads below (FDR 0.05)": int((sure["difference"] < 0).sum()),
+                "uncorrected above": int(((heads["p"] < 0.05) & (heads["difference"] > 0)).sum()),
+                "uncorrected below": int(((heads["p"] < 0.05) & (heads["difference"] < 0)).sum()),
             }
         )
     return _markdown(pd.DataFrame(rows))

@@ -89,7 +89,7 @@ def inside_reducers(
     events: Boundaries,
     nulls: Sequence[str] = ("lengths", "shift"),
     *,
-    draws: int = 200,
+    draws: int = 999,
     seed: int = 0,
     min_size: int = 8,
 ) -> list[Reducer]:
@@ -99,7 +99,8 @@ def inside_reducers(
     ----------
     events : boundaries over the trace's tokens.
     nulls : of `workbench.analysis.nulls.NULLS`.
-    draws : segmentations per null.
+    draws : segmentations per null. With D draws no p is below 2/(D + 1), and the correction for
+        many heads needs small ones.
     seed : of the draws.
     min_size : for the null "min_gap".
     """

@@ -83,8 +83,8 @@ class HeadClusters:
     choice : one row per number of clusters: k, silhouette, null_mean, null_high (95th
         percentile of profiles without groups), p.
     k : the number chosen.
-    silhouette, p : the best mean silhouette, and how often profiles without groups, the best of
-        all their k taken too, reach it.
+    silhouette, p : the mean silhouette at k, and how often profiles without groups exceed their
+        mean as much at any k.
     split_half : adjusted Rand index of clusters of random halves of the text, (mean, low, high).
     bootstrap : adjusted Rand index of the clusters and those of resampled texts, same form.
     profiles : what was clustered.
@@ -230,7 +230,9 @@ def head_clusters(
     Parameters
     ----------
     trace : recorded with attention=("lag", "entropy", "first").
-    k : number of clusters, or numbers from which the mean silhouette chooses.
+    k : number of clusters, or numbers from which is chosen the one whose mean silhouette exceeds
+        most that of profiles without groups (silhouettes fall with k in any data, so the largest
+        one favours few clusters; without `null_draws` the largest is taken).
     method : "kmeans" or "agglomerative".
     draws : resampled texts (successive parts of the text, drawn with replacement), and as many
         random splits of the parts in halves.
@@ -267,19 +269,22 @@ def head_clusters(
             silhouette_score(cloud, cluster_profiles(cloud, number, method, seed))
             for number in numbers
         ]
-    best = int(np.argmax(scores))
+    # Fewer clusters have higher silhouettes whatever the data: what counts is the excess.
+    usual = null.mean(axis=0) if null_draws else np.zeros(len(numbers))
+    best = int(np.argmax(scores - usual))
     chosen = numbers[best]
     mine = labels[chosen]
     choice = pd.DataFrame(
         {
             "k": numbers,
             "silhouette": scores,
-            "null_mean": null.mean(axis=0) if null_draws else np.nan,
+            "null_mean": usual if null_draws else np.nan,
             "null_high": np.quantile(null, 0.95, axis=0) if null_draws else np.nan,
             "p": (1 + (null >= scores).sum(axis=0)) / (1 + null_draws) if null_draws else np.nan,
         }
     )
-    reached = (null.max(axis=1) >= scores[best]).sum() if null_draws else 0
+    excess = (null - usual).max(axis=1) if null_draws else np.zeros(0)
+    reached = (excess >= scores[best] - usual[best]).sum()
     p = (1 + int(reached)) / (1 + null_draws) if null_draws else float("nan")
 
     def again(parts: NDArray[np.int64]) -> NDArray[np.int64]:
