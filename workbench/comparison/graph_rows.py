@@ -10,7 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.analysis.graph import GRAPH_MEASURES, event_excess, measure_segmentations
-from workbench.analysis.statistics import bootstrap_means, compare_with_null, percentile_interval
+from workbench.analysis.statistics import (
+    LEAST_BOOTSTRAP,
+    bootstrap_means,
+    compare_with_null,
+    percentile_interval,
+)
 from workbench.comparison.table import head_levels
 from workbench.core.boundaries import Boundaries
 from workbench.core.errors import MissingDataError
@@ -102,7 +107,7 @@ class GraphMeasures:
             resampled = bootstrap_means(spread - spread.mean(axis=0), self.bootstrap, rng)
             low, high = against.value + percentile_interval(resampled)
             fixed_value = even[pair][0] @ weights
-            note = _note(events, variant)
+            note = _note(events, variant, excess[pair])
             for i, (layer, head) in enumerate(levels):
                 yield {
                     "measure": measure,
@@ -124,11 +129,13 @@ class GraphMeasures:
                 }
 
 
-def _note(events: Boundaries, variant: str) -> str:
+def _note(events: Boundaries, variant: str, excess: NDArray[np.float64]) -> str:
     if events.n_events == 1:
         return "one event: nothing to compare"
     if variant.endswith(":min"):
         return "no interval: a minimum over events is not resampled"
-    if variant.endswith(":pooled"):
-        return "no interval: a ratio of sums over events is not resampled"
+    if events.n_events < LEAST_BOOTSTRAP:
+        return f"no interval: fewer than {LEAST_BOOTSTRAP} events"
+    if np.isnan(excess).any():
+        return "no interval where the measure is undefined for spans of an event's length elsewhere"
     return ""
