@@ -267,8 +267,8 @@ def test_tokenizer_without_markers(monkeypatch):
 
 # --- half precision ------------------------------------------------------------------------
 
-# Largest deviation seen over the families here is about a third of these.
-BOUNDS = {"bfloat16": 0.15, "float16": 0.02}
+# Three times the largest deviation over the dense families here (surprisal: 0.029 and 0.0042 nats).
+BOUNDS = {"bfloat16": 0.09, "float16": 0.013}
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
