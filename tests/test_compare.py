@@ -338,3 +338,16 @@ def test_levels_are_heads_layer_means_and_the_mean():
     levels = head_levels([(0, 0), (0, 1), (3, 0), (3, 1)])
     assert [(a, b) for a, b, _ in levels[-3:]] == [(0, None), (3, None), (None, None)]
     assert levels[-2][2].tolist() == [2, 3]
+
+
+def test_two_jobs_give_the_same_table_as_one(people_story, author_story, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+    folder = tmp_path / "model"
+    lm = tiny_lm()
+    lm.model.save_pretrained(folder)
+    lm.tokenizer.save_pretrained(folder)
+    options = {"draws": 10, "bootstrap": 10, "gamma": 0.5, "model": folder}
+    stories = [people_story, author_story]
+    alone = wb.compare(stories, ["S", "F"], **options)
+    together = wb.compare(stories, ["S", "F"], n_jobs=2, **options)
+    pd.testing.assert_frame_equal(alone.table, together.table)

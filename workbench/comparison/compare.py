@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import joblib
 import numpy as np
 import pandas as pd
 
@@ -49,6 +50,7 @@ def compare(
     time_rule: str = "next",
     condition: str | None = None,
     cache: bool = True,
+    n_jobs: int | None = None,
     progress: bool = False,
 ) -> Comparison:
     """Cut stories into events by several methods and compare the cuts with people's.
@@ -84,6 +86,8 @@ def compare(
     condition : of people's presses, where they listened under several; default: see
         `workbench.stories.consensus.story_consensus`.
     cache : keep and reuse recordings, see `workbench.recording.cache`.
+    n_jobs : stories and models worked on at once, see `joblib.Parallel`; None: one, or what an
+        enclosing `joblib.parallel_config` says (which can also send them to a cluster).
     progress : show bars on standard error.
 
     Returns
@@ -136,10 +140,10 @@ def compare(
     models = [str(m) if isinstance(m, Path) else m for m in _listed(model)]
     _check_distinct([m if isinstance(m, str) else m.name for m in models])
     # One task per story and model, each independent of the others.
-    outcomes = [
-        compare_one(story, lm, settings, progress=progress)
+    outcomes = joblib.Parallel(n_jobs=n_jobs)(
+        joblib.delayed(compare_one)(story, lm, settings, progress=progress)
         for lm, story in itertools.product(models, loaded)
-    ]
+    )
     return _joined(outcomes, settings)
 
 
