@@ -11,7 +11,13 @@ from numpy.typing import ArrayLike, NDArray
 from workbench.core.blocksums import BlockSums, without_noise
 from workbench.core.errors import InputError
 from workbench.core.eventgraph import EventGraph, Measure
-from workbench.core.keygraph import check_index, check_keys, raise_not_finite
+from workbench.core.keygraph import (
+    check_index,
+    check_keys,
+    check_order,
+    drop_diagonal,
+    raise_not_finite,
+)
 from workbench.core.similarities import Weights, weights_of
 
 __all__ = ["BlockGraph"]
@@ -142,6 +148,20 @@ class BlockGraph(EventGraph):
             )
         return graph
 
+    def reordered(self, order: NDArray[np.int64]) -> BlockGraph:
+        """The graph(s) with position i taken from `order[i]`; the degrees go with them."""
+        places = check_order(order, self.n)
+        graph = object.__new__(BlockGraph)
+        graph.__dict__.update(self.__dict__)
+        graph._members = [[(keys[places], f) for keys, f in head] for head in self._members]
+        graph._set(
+            np.diff(self.degrees, axis=0)[places],
+            np.diff(self.own, axis=0)[places],
+            self._absolute,
+            self.negative,
+        )
+        return graph
+
     # --- sums over blocks ------------------------------------------------------------------
 
     def weights(self, rows: slice, columns: slice, head: int = 0) -> NDArray[np.float64]:
@@ -154,8 +174,7 @@ class BlockGraph(EventGraph):
             found = part if found is None else found + part
         assert found is not None
         if not self.diagonal:
-            shared = np.arange(max(rows.start, columns.start), min(rows.stop, columns.stop))
-            found[shared - rows.start, shared - columns.start] = 0.0
+            drop_diagonal(found, rows, columns)
         return found
 
     def _degrees(self, head: int) -> tuple[NDArray[np.float64], NDArray[np.float64], float, float]:

@@ -64,6 +64,14 @@ class EventGraph(ABC):
     def to_dense(self) -> NDArray[np.float64]:
         """The weights themselves, shape (n, n) or (heads, n, n), float64; for small graphs."""
 
+    @abstractmethod
+    def weights(self, rows: slice, columns: slice, head: int = 0) -> NDArray[np.float64]:
+        """The weights of a block of one graph, shape (rows, columns), the diagonal as chosen."""
+
+    @abstractmethod
+    def reordered(self, order: NDArray[np.int64]) -> EventGraph:
+        """The graph(s) with position i taken from `order[i]`: the same weights in another order."""
+
     # --- measures --------------------------------------------------------------------------
 
     def sums(self, events: Boundaries) -> BlockSums:

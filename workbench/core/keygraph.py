@@ -105,6 +105,28 @@ class KeyGraph(EventGraph):
         """Inner weight, cut and degree sum of any spans [first, last), shapes (..., heads)."""
         return span_sums(self.prefix, self.norms, first, last, diagonal=self.diagonal)
 
+    def weights(self, rows: slice, columns: slice, head: int = 0) -> NDArray[np.float64]:
+        """The weights of a block of one graph, shape (rows, columns), the diagonal as chosen."""
+        found = np.zeros((rows.stop - rows.start, columns.stop - columns.start))
+        for part in self._parts[head]:
+            found += part[rows].astype(np.float64) @ part[columns].astype(np.float64).T
+        if not self.diagonal:
+            drop_diagonal(found, rows, columns)
+        return found
+
+    def reordered(self, order: NDArray[np.int64]) -> KeyGraph:
+        """The graph(s) with position i taken from `order[i]`."""
+        heads, parts, n, d = self._parts.shape
+        keys = self._parts[:, :, check_order(order, n)]
+        graph = KeyGraph(
+            keys.reshape(heads * parts, n, d), diagonal=self.diagonal, similarity="dot"
+        )
+        graph.prefix = graph.prefix.reshape(n + 1, heads, parts * d)
+        graph.norms = graph.norms.reshape(n + 1, heads, parts).sum(axis=2)
+        graph.scalar, graph.n_heads, graph.index = self.scalar, heads, self.index
+        graph.similarity, graph._parts = self.similarity, keys
+        return graph
+
     _empty = "1e-9 of the keys' squared lengths"
 
     # --- signs of the weights --------------------------------------------------------------
@@ -208,6 +230,20 @@ def check_keys(keys: ArrayLike) -> tuple[NDArray[np.floating], bool]:
         raise InputError(f"keys must be real numbers, not {values.dtype}.")
     scalar = values.ndim == 2
     return (values[None] if scalar else values), scalar
+
+
+def check_order(order: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """The order as an array; an error where it is not one of all n positions."""
+    places = np.asarray(order)
+    if places.shape != (n,) or not np.array_equal(np.sort(places), np.arange(n)):
+        raise InputError(f"order must name each of the {n} positions once.")
+    return places
+
+
+def drop_diagonal(weights: NDArray[np.float64], rows: slice, columns: slice) -> None:
+    """Set the weights A_ii that a block holds to 0, in place."""
+    shared = np.arange(max(rows.start, columns.start), min(rows.stop, columns.stop))
+    weights[shared - rows.start, shared - columns.start] = 0.0
 
 
 def check_index(
