@@ -3,6 +3,9 @@
 Every public name is importable from here; submodules (and torch) load when first used.
 """
 
+# The imports below are for type checkers; at run time `__getattr__` fetches each name when used.
+# ruff: noqa: F401
+
 from __future__ import annotations
 
 import importlib
@@ -11,41 +14,81 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from workbench.comparison.result import Comparison, load_comparison
+    from workbench.analysis.recall.asymmetry import asymmetry
+    from workbench.analysis.recall.cmr import CMRParameters, cmr_crp
+    from workbench.analysis.recall.cmr_fit import fit_cmr
+    from workbench.analysis.recall.contiguity_fit import contiguity_fit
+    from workbench.analysis.recall.curves import lag_curves
+    from workbench.analysis.recall.heads import head_fit_summary, head_table
+    from workbench.analysis.recall.lag import lag_crp
+    from workbench.analysis.recall.rho_cmr import FreeRecallCMR, simulate_free_recall
+    from workbench.analysis.recall.sequences import RecallSequences
+    from workbench.analysis.recall.serial import first_recall, serial_position
+    from workbench.analysis.recall.summary import recall_summary
+    from workbench.analysis.recall.temporal import temporal_factor
+    from workbench.analysis.recall_regression import recall_regression
+    from workbench.analysis.story_recall import story_recall
     from workbench.comparison.compare import compare
+    from workbench.comparison.result import Comparison, load_comparison
     from workbench.core.boundaries import Boundaries
     from workbench.core.errors import WorkbenchError
     from workbench.core.keygraph import KeyGraph
     from workbench.core.story import Annotation, Story
     from workbench.core.trace import Trace
+    from workbench.encoders import load_encoder
     from workbench.events.methods import segment
     from workbench.events.refinement import refine
     from workbench.models import LanguageModel, load_model
+    from workbench.recording.heads import head_recall
     from workbench.recording.record import record
     from workbench.recording.storage import load_trace
     from workbench.stories.library import list_stories, load_story
+    from workbench.stories.recall_readers import load_recalls
+    from workbench.stories.transcripts import load_transcripts
 
 _HOME = {
     "Annotation": "workbench.core.story",
     "Boundaries": "workbench.core.boundaries",
+    "CMRParameters": "workbench.analysis.recall.cmr",
     "Comparison": "workbench.comparison.result",
+    "FreeRecallCMR": "workbench.analysis.recall.rho_cmr",
     "KeyGraph": "workbench.core.keygraph",
     "LanguageModel": "workbench.models",
+    "RecallSequences": "workbench.analysis.recall.sequences",
     "Story": "workbench.core.story",
     "Trace": "workbench.core.trace",
     "WorkbenchError": "workbench.core.errors",
+    "asymmetry": "workbench.analysis.recall.asymmetry",
+    "cmr_crp": "workbench.analysis.recall.cmr",
     "compare": "workbench.comparison.compare",
+    "contiguity_fit": "workbench.analysis.recall.contiguity_fit",
+    "first_recall": "workbench.analysis.recall.serial",
+    "fit_cmr": "workbench.analysis.recall.cmr_fit",
+    "head_fit_summary": "workbench.analysis.recall.heads",
+    "head_recall": "workbench.recording.heads",
+    "head_table": "workbench.analysis.recall.heads",
+    "lag_crp": "workbench.analysis.recall.lag",
+    "lag_curves": "workbench.analysis.recall.curves",
     "list_stories": "workbench.stories.library",
     "load_comparison": "workbench.comparison.result",
+    "load_encoder": "workbench.encoders",
     "load_model": "workbench.models",
+    "load_recalls": "workbench.stories.recall_readers",
     "load_story": "workbench.stories.library",
     "load_trace": "workbench.recording.storage",
+    "load_transcripts": "workbench.stories.transcripts",
+    "recall_regression": "workbench.analysis.recall_regression",
+    "recall_summary": "workbench.analysis.recall.summary",
     "record": "workbench.recording.record",
     "refine": "workbench.events.refinement",
     "segment": "workbench.events.methods",
+    "serial_position": "workbench.analysis.recall.serial",
+    "simulate_free_recall": "workbench.analysis.recall.rho_cmr",
+    "story_recall": "workbench.analysis.story_recall",
+    "temporal_factor": "workbench.analysis.recall.temporal",
 }
 
-__all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605
+__all__ = sorted([*_HOME, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

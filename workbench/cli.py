@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from workbench import cli_recall
 from workbench.core.errors import InputError, WorkbenchError
 
 if TYPE_CHECKING:
@@ -191,6 +192,10 @@ def methods(as_json: Json = False) -> None:
     from workbench.events.methods import methods_table
 
     _print_listing(methods_table(), as_json)
+
+
+app.command(epilog=cli_recall.RECALL_EPILOG)(cli_recall.recall)
+app.command(epilog=cli_recall.HEADS_EPILOG)(cli_recall.heads)
 
 
 def _split(value: str | None) -> list[str] | None:

@@ -272,7 +272,9 @@ def _from_ordered(
     lists = recall[["subject", "list"]].drop_duplicates()
     if isinstance(study, (str, Path, pd.DataFrame)):
         source, name = read_table(study, encoding=encoding)
-        source = _renamed(source, columns, name) if columns else source
+        # Names are those of the recalled items' table; the other one may have its own columns.
+        own = {role: theirs for role, theirs in (columns or {}).items() if theirs in source}
+        source = _renamed(source, own, name)
         lacking = [c for c in ("list", "item") if c not in source.columns]
         if lacking:
             raise DataError(f"the studied items ({name}) lack the column(s) {', '.join(lacking)}.")

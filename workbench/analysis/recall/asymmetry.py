@@ -103,7 +103,8 @@ def asymmetry(
     Returns
     -------
     One row per measure: measure, lag, average, value, ci_low, ci_high, null, null_mean, null_sd,
-    z, p (two-sided), n_subjects, n_lists, seed. The interval is NaN for fewer than two subjects.
+    z, p (two-sided), n_subjects (those who have a curve), n_lists, seed. The interval is NaN for
+    fewer than two subjects.
     """
     check_option("average", average, ("subjects", "pooled"))
     sequences = as_sequences(recalls)
@@ -125,14 +126,18 @@ def asymmetry(
         return asymmetry_of_curve(counter.lags, curve, lag=lag, max_lag=max_lag)
 
     observed_counts = counter()
+    # Whoever never had one of these lags to choose from has no curve, and is no sample of one.
+    with_curve = observed_counts[1].sum(axis=1) > 0
+    n_subjects = int(with_curve.sum())
     observed = measures(observed_counts, ones)
     nulls: dict[str, list[float]] = {name: [] for name in MEASURES}
     for outputs in permuted_outputs(sequences, null, draws, seed) if draws else ():
         for name, drawn in measures(counter(outputs), ones).items():
             nulls[name].append(float(drawn[0]))
     boot = None
-    if resamples and counter.n_subjects > 1:
-        boot = measures(observed_counts, bootstrap_weights(counter.n_subjects, resamples, seed))
+    if resamples and n_subjects > 1:
+        own = (observed_counts[0][with_curve], observed_counts[1][with_curve])
+        boot = measures(own, bootstrap_weights(n_subjects, resamples, seed))
     rows = []
     for name in MEASURES:
         value = float(observed[name][0])
@@ -147,7 +152,7 @@ def asymmetry(
                 "ci_high": high,
                 "null": null if draws else None,
                 **permutation_summary(value, np.array(nulls[name])),
-                "n_subjects": counter.n_subjects,
+                "n_subjects": n_subjects,
                 "n_lists": sequences.n_lists,
                 "seed": seed,
             }

@@ -107,7 +107,8 @@ def contiguity_fit(
 
     Returns
     -------
-    One row per parameter: parameter, value, ci_low, ci_high, average, max_lag, n_subjects, seed.
+    One row per parameter: parameter, value, ci_low, ci_high, average, max_lag, n_subjects (who
+    have a curve), seed.
     """
     check_option("average", average, ("subjects", "pooled"))
     sequences = as_sequences(recalls)
@@ -118,6 +119,9 @@ def contiguity_fit(
         )
     counter = LagCounter(sequences, np.arange(-max_lag, max_lag + 1))
     actual, possible = counter()
+    with_curve = possible.sum(axis=1) > 0  # the others have no curve
+    actual, possible = actual[with_curve], possible[with_curve]
+    n_subjects = int(with_curve.sum())
 
     def curve(weights: NDArray[np.int64]) -> NDArray[np.float64]:
         if average == "pooled":
@@ -128,12 +132,10 @@ def contiguity_fit(
         counts = weights @ defined.astype(np.int64)
         return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
-    observed = fit_exponentials(
-        counter.lags, curve(np.ones(counter.n_subjects, np.int64)), floor=floor
-    )
+    observed = fit_exponentials(counter.lags, curve(np.ones(n_subjects, np.int64)), floor=floor)
     sampled: dict[str, list[float]] = {name: [] for name in observed}
-    if counter.n_subjects > 1:
-        for weights in bootstrap_weights(counter.n_subjects, resamples, seed):
+    if n_subjects > 1:
+        for weights in bootstrap_weights(n_subjects, resamples, seed):
             try:
                 fitted = fit_exponentials(counter.lags, curve(weights), floor=floor)
             except DataError:  # a sample of participants without one of the lags
@@ -151,7 +153,7 @@ def contiguity_fit(
                 "ci_high": high,
                 "average": average,
                 "max_lag": max_lag,
-                "n_subjects": counter.n_subjects,
+                "n_subjects": n_subjects,
                 "seed": seed,
             }
         )

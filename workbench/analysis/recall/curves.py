@@ -123,7 +123,7 @@ def position_curve(
     sequences = as_sequences(recalls)
     table = serial_position(sequences) if what == "recall" else first_recall(sequences)
     curves = table["prob"].to_numpy(dtype=np.float64).reshape(len(sequences.subjects), -1)
-    value, low, high, band = _mean_with_band(curves, _who(sequences), confidence, resamples, seed)
+    value, low, high, band = _mean_with_band(curves, sequences, confidence, resamples, seed)
     return pd.DataFrame(
         {
             "label": label or sequences.source,
@@ -171,7 +171,7 @@ def _people(
     sequences = as_sequences(recall)
     counter = LagCounter(sequences, np.arange(-max_lag, max_lag + 1))
     curves = crp(*counter())
-    value, low, high, band = _mean_with_band(curves, _who(sequences), confidence, resamples, seed)
+    value, low, high, band = _mean_with_band(curves, sequences, confidence, resamples, seed)
     provenance = _provenance(sequences)
     return _table(
         sequences.source,
@@ -187,9 +187,17 @@ def _people(
 
 
 def _mean_with_band(
-    curves: NDArray[np.float64], who: str, confidence: float, resamples: int, seed: int
+    curves: NDArray[np.float64],
+    sequences: RecallSequences,
+    confidence: float,
+    resamples: int,
+    seed: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], str]:
     """Mean over subjects of (n_subjects, n) curves, undefined values left out, and its interval."""
+    some = np.isfinite(curves).any(axis=1)
+    if some.any():
+        curves = curves[some]  # a subject without a curve is no sample of one
+    who = _who(sequences, len(curves))
     defined = np.isfinite(curves)
     filled, present = np.where(defined, curves, 0.0), defined.astype(np.int64)
 
@@ -204,8 +212,8 @@ def _mean_with_band(
         return value, low, high, f"none ({who})" if n < 2 else "none"
     sample = mean(bootstrap_weights(n, resamples, seed))
     tail = (1 - confidence) / 2
-    some = np.isfinite(sample).any(axis=0)
-    low[some], high[some] = np.nanquantile(sample[:, some], [tail, 1 - tail], axis=0)
+    known = defined.sum(axis=0) > 1  # one subject has no interval
+    low[known], high[known] = np.nanquantile(sample[:, known], [tail, 1 - tail], axis=0)
     return value, low, high, f"{confidence:.0%} interval over {who}"
 
 
@@ -213,9 +221,10 @@ def _provenance(sequences: RecallSequences) -> str:
     return f"{sequences.source}: {_who(sequences)}, {plural(sequences.n_lists, 'list')}"
 
 
-def _who(sequences: RecallSequences) -> str:
+def _who(sequences: RecallSequences, n: int | None = None) -> str:
     kind = "participant" if sequences.source == "people" else "simulated subject"
-    return plural(len(sequences.subjects), kind if sequences.source in _KNOWN else "subject")
+    n = len(sequences.subjects) if n is None else n
+    return plural(n, kind if sequences.source in _KNOWN else "subject")
 
 
 def _head(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from workbench.analysis.recall.asymmetry import asymmetry_of_curve
-from workbench.analysis.recall.cmr_fit import fit_cmr
+from workbench.analysis.recall.cmr_fit import best_distance, fit_cmr, null_distances
 from workbench.core.errors import InputError
 from workbench.recording.heads import HeadRecall
 
-__all__ = ["half_width", "head_table"]
+__all__ = ["half_width", "head_fit_summary", "head_table"]
 
 
 def head_table(
@@ -108,3 +110,69 @@ def half_width(lags: ArrayLike, curves: ArrayLike, direction: int) -> NDArray[np
         high, low = outward[row, last - 1], outward[row, last]
         widths[row] = last - 1 + (high - half[row]) / (high - low)
     return widths
+
+
+def head_fit_summary(
+    recall: HeadRecall,
+    scale: str = "raw",
+    *,
+    fit_lag: int = 5,
+    thresholds: Sequence[float] = (0.5, 0.1),
+    low_matching: float = 0.01,
+    draws: int = 100,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """How many heads are nearer to CMR than a threshold, beside how many curves without meaning.
+
+    Parameters
+    ----------
+    recall, scale, fit_lag : as in `head_table`.
+    thresholds : of the distance; 0.5 and 0.1 in Ji-An et al. (2024).
+    low_matching : matching score below which a head does not look for what followed.
+    draws : permutations of each head's own curve; random walks are at least 1,000.
+    seed : of these.
+
+    Returns
+    -------
+    One row per threshold: threshold, scale, n_heads (with a shape), n_below, share, list_low and
+    list_high (lowest and highest share on one list alone), random_walk and permuted (share of such
+    curves below the threshold), and of the heads below it: n_lag0 (peak at lag 0) and
+    n_low_matching.
+    """
+    curves = recall.curves(scale)
+    keep = np.abs(recall.lags) <= fit_lag
+    lags = recall.lags[keep]
+    flat = curves.reshape(-1, curves.shape[-1])[:, keep]
+    fit = fit_cmr(flat, lags, max_lag=fit_lag, draws=0)
+    known = fit["distance"].notna().to_numpy()
+    distance = fit["distance"].to_numpy()[known]
+    lag0 = fit["lag0_peak"].to_numpy(dtype=bool)[known]
+    matching = recall.scores["matching"].to_numpy()[known]
+    singles = recall.seed_curves[scale]
+    singles = singles.reshape(-1, singles.shape[-1])[:, keep]
+    single = best_distance(singles, lags).reshape(len(recall.surprisal), -1)
+    walks = null_distances("random_walk", lags, max(draws, 1000), seed=seed)
+    permuted = np.array(
+        [null_distances("permuted", lags, draws, curve=curve, seed=seed) for curve in flat[known]]
+    )
+    rows = []
+    for threshold in thresholds:
+        below = distance < threshold
+        # A head without a shape on one list is not below any threshold there.
+        shares = (single < threshold).sum(axis=1) / np.maximum(np.isfinite(single).sum(axis=1), 1)
+        rows.append(
+            {
+                "threshold": threshold,
+                "scale": scale,
+                "n_heads": len(distance),
+                "n_below": int(below.sum()),
+                "share": float(below.mean()) if len(below) else float("nan"),
+                "list_low": float(shares.min()),
+                "list_high": float(shares.max()),
+                "random_walk": float((walks < threshold).mean()),
+                "permuted": float((permuted < threshold).mean()) if permuted.size else np.nan,
+                "n_lag0": int((below & lag0).sum()),
+                "n_low_matching": int((below & (matching < low_matching)).sum()),
+            }
+        )
+    return pd.DataFrame(rows)
