@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("--stories", default="pieman,lift")
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--draws", type=int, default=999, help="segmentations per null")
+    parser.add_argument("--no-clusters", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder for tables and figures")
     options = parser.parse_args()
@@ -32,6 +33,7 @@ def main() -> None:
     from workbench.analysis.head_attention import head_statistics, in_event_mass, inside_reducers
     from workbench.analysis.head_clusters import cluster_agreement, head_clusters
     from workbench.figures.attention import figure_head_clusters, figure_heads
+    from workbench.stories.sentences import sentence_starts
 
     lm = wb.load_model(options.model)
     clusters = {}
@@ -39,22 +41,31 @@ def main() -> None:
         story = wb.load_story(name)
         first = wb.record(story, lm, keys=False)
         events = first.to_tokens(story.boundaries())
-        reducers = inside_reducers(events, draws=options.draws, seed=options.seed)
+        sentences = wb.Boundaries(sentence_starts(story), n=story.n_words, unit="word")
+        reducers = inside_reducers(
+            events,
+            draws=options.draws,
+            seed=options.seed,
+            among=first.to_tokens(sentences).starts,
+        )
         trace = wb.record(story, lm, keys=False, attention=[*STATISTICS, *reducers])
         statistics = head_statistics(trace, seed=options.seed)
         inside = in_event_mass(trace, seed=options.seed)
-        found = head_clusters(trace, draws=50, seed=options.seed)
-        clusters[name] = found
         print(f"\n## {name}: {trace.n_tokens} tokens, {events.n_events} events ", end="")
-        print(f"({story.annotation_kind}), {len(found.table)} heads\n")
+        print(f"({story.annotation_kind}), {trace.dataset.sizes['layer']} layers\n")
         print(_inside(inside))
-        print(_best(inside))
-        print(_markdown(found.choice.round(3)))
-        print(_clusters(found))
+        print(_best(inside), flush=True)
         if options.out is not None:
             options.out.mkdir(parents=True, exist_ok=True)
             statistics.to_csv(options.out / f"{name}_statistics.csv", index=False)
             inside.to_csv(options.out / f"{name}_inside.csv", index=False)
+        if options.no_clusters:
+            continue
+        found = head_clusters(trace, draws=50, seed=options.seed)
+        clusters[name] = found
+        print(_markdown(found.choice.round(3)))
+        print(_clusters(found))
+        if options.out is not None:
             found.table.to_csv(options.out / f"{name}_clusters.csv", index=False)
             figures = {
                 "heads": figure_heads(statistics, inside, null="lengths"),

@@ -291,10 +291,18 @@ def test_reducers_for_events_give_what_the_table_needs():
     n = wb.record(story, lm, keys=False).n_tokens
     events = wb.Boundaries([0, 15, 40, 55], n=n, method="author")
     trace = wb.record(
-        story, lm, keys=False, attention=[*inside_reducers(events, draws=12), "entropy"]
+        story,
+        lm,
+        keys=False,
+        attention=[*inside_reducers(events, draws=12, among=[0, 15, 40, 55]), "entropy"],
     )
     table = in_event_mass(trace)
-    assert set(table["null"]) == {"lengths", "shift"}
+    assert set(table["null"]) == {"lengths", "shift", "sentences"}
+    # Only one choice of three from three sentence starts: the null is the value.
+    forced = table[table["null"] == "sentences"]
+    np.testing.assert_allclose(forced["null_mean"], forced["value"], atol=1e-6)
+    with pytest.raises(InputError, match="2 sentence starts for 3 boundaries"):
+        inside_reducers(events, among=[0, 15, 40])
     assert (table["method"] == "author").all()
     # The own segmentation among the draws gives the value itself.
     from workbench.recording.reducers import InsideDraws

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from workbench.analysis.nulls import null_note, null_starts
+from workbench.analysis.nulls import NULLS, null_note, null_starts
 from workbench.analysis.statistics import (
     benjamini_hochberg,
     bootstrap_means,
@@ -92,6 +92,7 @@ def inside_reducers(
     draws: int = 999,
     seed: int = 0,
     min_size: int = 8,
+    among: ArrayLike | None = None,
 ) -> list[Reducer]:
     """What `record(attention=...)` needs for `in_event_mass`: the events and draws of each null.
 
@@ -103,11 +104,27 @@ def inside_reducers(
         many heads needs small ones.
     seed : of the draws.
     min_size : for the null "min_gap".
+    among : tokens at which sentences start; adds the null "sentences": as many boundaries,
+        drawn from these without replacement. Events mostly begin where a sentence does, so a head
+        that keeps to sentences beats every null that cuts through them.
+
+    Raises
+    ------
+    InputError : fewer sentence starts than boundaries.
     """
     from workbench.recording.reducers import Inside, InsideDraws
 
     rng = np.random.default_rng(seed)
     drawn = {null: null_starts(events, null, draws, rng, min_size) for null in nulls}
+    if among is not None:
+        places = np.setdiff1d(np.asarray(among, dtype=np.int64), [0])
+        inner = len(events.inner)
+        if len(places) < inner:
+            raise InputError(f"among: {len(places)} sentence starts for {inner} boundaries.")
+        starts = np.zeros((draws, events.n_events), dtype=np.int64)
+        for row in starts:
+            row[1:] = np.sort(rng.choice(places, size=inner, replace=False))
+        drawn["sentences"] = starts
     return [
         Inside(events),
         *(InsideDraws(starts, name=f"inside_{null}") for null, starts in drawn.items()),
@@ -165,7 +182,8 @@ def in_event_mass(trace: Trace, *, draws: int = 500, seed: int = 0) -> pd.DataFr
             part["p_fdr"] = benjamini_hochberg(summary.p) if level == "head" else np.nan
             parts.append(part)
         table = pd.concat(parts, ignore_index=True)
-        table["null"], table["note"] = null, null_note(events, null)
+        table["null"] = null
+        table["note"] = null_note(events, null) if null in NULLS else ""
         tables.append(table)
     result = pd.concat(tables, ignore_index=True)
     result["method"], result["n_events"] = events.method, events.n_events
