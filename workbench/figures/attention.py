@@ -352,6 +352,7 @@ def _bar(fig: go.Figure, column: int) -> dict[str, Any]:
         "x": axis.domain[1] + 3 / float(fig.layout.width),
         "xanchor": "left",
         "xpad": 0,
+        "ypad": 0,
         "thickness": 6,
         "len": 1,
         "outlinewidth": 0,
