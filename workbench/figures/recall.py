@@ -218,6 +218,7 @@ def _curves(
                 row=1,
                 col=column,
             )
+    fig.update_yaxes(ticklabeloverflow="allow")  # a number at the very top would be cut in half
     for column, name in enumerate(panels, start=1):
         fig.update_xaxes(title_text=x_title, row=1, col=column)
         fig.update_yaxes(title_text=plain(name), title_font={"size": FONT_PX}, row=1, col=column)

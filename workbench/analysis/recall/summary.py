@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -90,7 +91,7 @@ def recall_summary(
     return found.astype(dict.fromkeys(counts, "Int64")).loc[:, list(SUMMARY_COLUMNS)]
 
 
-def _groups(recalls: Recalls, by: str | None) -> Iterator[tuple[object, RecallSequences]]:
+def _groups(recalls: Recalls, by: str | None) -> Iterator[tuple[Any, RecallSequences]]:
     if by is None:
         yield "all", as_sequences(recalls)
         return
@@ -133,7 +134,7 @@ def _temporal(sequences: RecallSequences, draws: int, resamples: int, seed: int)
     people = found[found["subject"].isin(sequences.subjects)] if not draws else found.iloc[:-1]
     values = people["temporal_factor"].to_numpy(dtype=np.float64)
     values = values[np.isfinite(values)]
-    row = {
+    row: dict[str, Any] = {
         "measure": "temporal_factor",
         "value": values.mean() if len(values) else np.nan,
         "ci_low": np.nan,
@@ -145,7 +146,7 @@ def _temporal(sequences: RecallSequences, draws: int, resamples: int, seed: int)
         sample = bootstrap_weights(len(values), resamples, seed) @ values / len(values)
         row["ci_low"], row["ci_high"] = interval(sample)
     if draws:
-        row |= found.iloc[-1][["null_mean", "null_sd", "z", "p"]].to_dict()
+        row |= {name: found[name].iloc[-1] for name in ("null_mean", "null_sd", "z", "p")}
     return pd.DataFrame([row])
 
 
@@ -157,18 +158,18 @@ def _positions(
         curve = position_curve(sequences, what=what, resamples=resamples, seed=seed)
         of = serial_position(sequences) if what == "recall" else first_recall(sequences)
         rows = []
-        for column, point in enumerate(curve.itertuples()):
+        for column, point in enumerate(curve.to_dict("records")):
             rows.append(
                 {
                     "measure": measure,
-                    "position": point.position,
-                    "value": point.value,
-                    "ci_low": point.low,
-                    "ci_high": point.high,
+                    "position": point["position"],
+                    "value": point["value"],
+                    "ci_low": point["low"],
+                    "ci_high": point["high"],
                     "null": "items",
-                    **permutation_summary(float(point.value), nulls[what][:, column]),
+                    **permutation_summary(float(point["value"]), nulls[what][:, column]),
                     "n_subjects": int(
-                        of.loc[of["position"] == point.position, "prob"].notna().sum()
+                        of.loc[of["position"] == point["position"], "prob"].notna().sum()
                     ),
                 }
             )
