@@ -144,3 +144,15 @@ def test_unusable_tables(table: pd.DataFrame) -> None:
         figure_serial(position_curve(people()).assign(what="speed"))
     with pytest.raises(InputError, match="what='speed'"):
         position_curve(people(), what="speed")
+
+
+def test_tables_put_below_each_other_keep_every_curve(table: pd.DataFrame) -> None:
+    """`pd.concat` repeats row labels; the curves are the same as with fresh ones."""
+    parts = [part.reset_index(drop=True) for _, part in table.groupby("label", sort=False)]
+    fresh, repeated = figure_lag(table), figure_lag(pd.concat(parts))
+    for one, other in zip(curves_of(fresh), curves_of(repeated), strict=True):
+        np.testing.assert_array_equal(one.y, other.y)
+    serial = figure_serial(
+        pd.concat([position_curve(people()), position_curve(people(), what="first")])
+    )
+    assert [len(curve.x) for curve in curves_of(serial)] == [16, 16]

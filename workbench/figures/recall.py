@@ -57,6 +57,7 @@ def figure_lag(table: pd.DataFrame, *, width: str | float | None = None) -> go.F
     InputError : a column is missing. MissingDataError: no rows.
     """
     require_columns(table, _LAG_COLUMNS, "figure_lag")
+    table = table.reset_index(drop=True)  # concatenated tables repeat their row labels
     rescaled = table["scale"].str.startswith("rescaled")
     panel = table["scale"].where(~rescaled, "rescaled to 0 … 1").str.capitalize()
     notes = [
@@ -82,6 +83,7 @@ def figure_serial(table: pd.DataFrame, *, width: str | float | None = None) -> g
     width : as in `figure_lag`.
     """
     require_columns(table, _SERIAL_COLUMNS, "figure_serial")
+    table = table.reset_index(drop=True)
     panel = table["what"].map(_WHAT)
     if panel.isna().any():
         raise InputError(f"figure_serial: what={table['what'][panel.isna()].iloc[0]!r} is unknown.")
