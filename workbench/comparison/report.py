@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.reference import SELF
 from workbench.comparison.table import LOWER_IS_BETTER, MEASURES
 
 if TYPE_CHECKING:
@@ -26,15 +27,32 @@ _KINDS = {
 
 _LEGEND = (
     "interval: 95 %, resampling the story's events with their lengths held fixed (graph "
-    "measures) or the people (distances); null: mean ± sd of random segmentations; p two-sided, "
-    "not corrected for the number of rows; fixed: evenly spaced events, as many; ceiling: the "
-    "range people reach among themselves. + and − mark the better and the worse side of the "
-    "null. The Wasserstein distance alone rewards even spacing."
+    "measures) or the people (distances). null: mean ± sd of random segmentations with as many "
+    "events; z and side: how far from it the value lies, and whether on the better or the worse "
+    "side; p two-sided, not corrected for the number of rows. fixed: evenly spaced events, as "
+    "many. ceiling: the range people reach among themselves. The Wasserstein distance alone "
+    "rewards even spacing."
 )
+
+_NULLS = {
+    "lengths": "the method's own event lengths in random order",
+    "uniform": "boundaries anywhere, as many",
+    "min_gap": "boundaries anywhere, with the same smallest event",
+    "shift": "the method's boundaries, rotated around the text",
+}
+
+# Where a table's note is a code, what a reader of the report sees instead.
+_SPELLED = {SELF: "people's boundaries against themselves: no distance"}
 
 
 def report(result: Comparison, width: int = 110) -> str:
-    """The summary as text: every value beside its interval, null, fixed twin and ceiling."""
+    """The summary as text: every value beside its interval, null, fixed twin and ceiling.
+
+    Parameters
+    ----------
+    result : the comparison.
+    width : columns to which sentences are wrapped; the tables take what they need.
+    """
     summary = result.summary()
     parts = []
     for null in result.nulls:
@@ -42,39 +60,61 @@ def report(result: Comparison, width: int = 110) -> str:
         shown = summary.merge(keys)
         for (story, model), rows in shown.groupby(["story", "model"], sort=False):
             kind = str(rows["annotation"].iloc[0])
-            parts.append(f"{story} · {model} · {_KINDS.get(kind, kind)} · null: {null}")
-            parts.append(_block(rows))
+            parts.append(
+                f"{story} · {model} · {_KINDS.get(kind, kind)}\nnull {null}: {_NULLS[null]}"
+            )
+            parts.append(_block(rows, width))
     notes = [_wrap(f"{note.rstrip('.')}.", width) for note in result.settings.get("notes", [])]
     notes.append(_wrap(_LEGEND, width))
     notes += [_wrap(text, width) for text in dict.fromkeys(summary["provenance"])]
     return "\n\n".join(parts) + "\n\n" + "\n".join(notes)
 
 
-def _block(rows: pd.DataFrame) -> str:
-    lines = []
+def _block(rows: pd.DataFrame, width: int) -> str:
+    """One table: a heading per measure, a line per method, and the notes by number below."""
+    lines: list[dict[str, str]] = []
+    headings: dict[int, str] = {}
+    numbers: dict[str, int] = {}
     for measure in MEASURES:
-        for row in rows[rows["measure"] == measure].to_dict("records"):
+        for i, row in enumerate(rows[rows["measure"] == measure].to_dict("records")):
+            if i == 0:
+                better = "lower" if LOWER_IS_BETTER[measure] else "higher"
+                headings[len(lines)] = f"{measure} ({row['variant']}), {better} is better"
+            notes = [_SPELLED.get(note, note) for note in row["note"].split("; ") if note]
             digits = _digits(row)
-            better = _side(measure, row["difference"])
             lines.append(
                 {
-                    "measure": measure,
-                    "variant": row["variant"],
                     "method": row["method"],
-                    "events": row["n_events"],
+                    "events": str(row["n_events"]),
                     "value": _number(row["value"], digits),
                     "interval": _range(row["ci_low"], row["ci_high"], digits),
                     "null": _plus_minus(row["null_mean"], row["null_sd"], digits),
-                    "z": f"{row['z']:+.2f}{better}" if np.isfinite(row["z"]) else "",
+                    "z": f"{row['z']:+.2f}" if np.isfinite(row["z"]) else "",
+                    "side": _side(measure, row["difference"]),
                     "p": f"{row['p']:.3f}" if np.isfinite(row["p"]) else "",
                     "fixed": _number(row["fixed"], digits),
                     "ceiling": _range(row["ceiling_low"], row["ceiling_high"], digits),
-                    "note": row["note"],
+                    "note": ",".join(
+                        str(numbers.setdefault(note, len(numbers) + 1)) for note in notes
+                    ),
                 }
             )
     table = pd.DataFrame(lines)
-    shown = table.drop(columns=[c for c in table.columns if (table[c].astype(str) == "").all()])
-    return str(shown.to_string(index=False))
+    shown = table.drop(columns=[c for c in table.columns if (table[c] == "").all()])
+    printed = shown.to_string(index=False).splitlines()
+    parts = [printed[0]]
+    for i, line in enumerate(printed[1:]):
+        if i in headings:
+            parts.append(headings[i])
+        parts.append(line)
+    for note, number in numbers.items():
+        start = f"note {number}: "
+        parts.append(
+            textwrap.fill(
+                note, width=width, initial_indent=start, subsequent_indent=" " * len(start)
+            )
+        )
+    return "\n".join(parts)
 
 
 def events_table(trace: Trace, events: Boundaries) -> pd.DataFrame:
@@ -111,7 +151,7 @@ def events_table(trace: Trace, events: Boundaries) -> pd.DataFrame:
 def _side(measure: str, difference: float) -> str:
     if not np.isfinite(difference) or difference == 0:
         return ""
-    return " +" if (difference < 0) == LOWER_IS_BETTER[measure] else " −"
+    return "better" if (difference < 0) == LOWER_IS_BETTER[measure] else "worse"
 
 
 def _digits(row: Mapping[Any, Any]) -> int:
