@@ -6,7 +6,9 @@ a non-zero status and one line.
 
 from __future__ import annotations
 
+import shutil
 import sys
+import textwrap
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,7 +63,10 @@ def compare(
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="Codes, separated by commas; default: S,SM,SC,F,FM,FC,R (and H)."),
+        typer.Option(
+            help="Codes, separated by commas (see workbench methods); default: "
+            "S,SM,SC,F,FM,FC,R, and H where every story has people's boundaries."
+        ),
     ] = None,
     model: Annotated[
         str, typer.Option(help="Model or models, separated by commas.")
@@ -69,11 +74,18 @@ def compare(
     gamma: Gamma = 1.0,
     match: Annotated[
         str,
-        typer.Option(help="Count of boundaries: people, method (the paper's) or none."),
+        typer.Option(
+            help="How many boundaries: people (each method its strongest, as many as people's), "
+            "method (people's likeliest, as many as the method's: EM-LLM's rule), or none."
+        ),
     ] = "people",
     null: Annotated[
         str,
-        typer.Option(help="Random baseline(s): lengths, uniform, min_gap, shift."),
+        typer.Option(
+            help="Random baseline(s), separated by commas: lengths (the method's event lengths "
+            "in random order), uniform (boundaries anywhere), min_gap (the same with a smallest "
+            "event), shift (the boundaries rotated around the text)."
+        ),
     ] = "lengths",
     draws: Annotated[int, typer.Option(help="Random segmentations per null.")] = 1000,
     bootstrap: Annotated[int, typer.Option(help="Resamples behind each interval.")] = 500,
@@ -110,6 +122,8 @@ def compare(
         _print_rows(result.table)
     else:
         typer.echo(report(result))
+        if out is None:
+            typer.echo("\nEvery layer and head, and the figures: add --out FOLDER.", err=True)
 
 
 @app.command(epilog="Example: workbench record pieman --out pieman.zarr")
@@ -175,7 +189,10 @@ def stories(as_json: Json = False) -> None:
     """List the stories that can be loaded by name, with source and licence."""
     from workbench.stories.library import list_stories
 
-    _print_listing(list_stories(), as_json)
+    table = list_stories()
+    if not as_json:
+        table["word_times"] = table["word_times"].map({True: "yes", False: "no"})
+    _print_listing(table, as_json)
 
 
 @app.command(epilog="Example: workbench models")
@@ -191,7 +208,14 @@ def methods(as_json: Json = False) -> None:
     """List the segmentation methods and the papers they come from."""
     from workbench.events.methods import methods_table
 
-    _print_listing(methods_table(), as_json)
+    table = methods_table()
+    if not as_json:
+        typer.echo(
+            "A method's code is a proposal and, where it is refined, a refinement: S, SM, FC.\n"
+        )
+        table.insert(0, "method", table["code"] + "  " + table.pop("name"))
+        table = table.drop(columns="code")
+    _print_listing(table, as_json)
 
 
 app.command(epilog=cli_recall.RECALL_EPILOG)(cli_recall.recall)
@@ -215,12 +239,17 @@ def _print_listing(table: pd.DataFrame, as_json: bool) -> None:
     if as_json:
         _print_rows(table)
         return
+    # Bounded, so that a listing in a file or a very wide window reads well, too.
+    width = min(max(shutil.get_terminal_size().columns, 40), 100)
     for row in table.to_dict("records"):
         head, *rest = row.items()
         typer.echo(str(head[1]))
         for name, value in rest:
             if str(value) not in ("", "nan", "None"):
-                typer.echo(f"  {str(name).replace('_', ' ')}: {value}")
+                line = f"{str(name).replace('_', ' ')}: {value}"
+                typer.echo(
+                    textwrap.fill(line, width, initial_indent="  ", subsequent_indent=4 * " ")
+                )
 
 
 def _one_line(message: object) -> str:
