@@ -69,7 +69,7 @@ def test_what_is_done_with_negative_weights_is_named():
 
 
 def test_planted_scenes_are_found_under_every_seed():
-    found = find_communities(KeyGraph(scenes()), negative="clip", window=80, seeds=4)
+    found = find_communities(KeyGraph(scenes()), negative="clip", window=80, seeds=2)
     truth = np.repeat([0, 1, 2], [20, 35, 25])
     assert (found.labels == truth).all()
     assert found.contiguity.whole == 1
@@ -77,7 +77,7 @@ def test_planted_scenes_are_found_under_every_seed():
     # with a window over the whole text, nothing of the order is left when it is shuffled
     assert found.shuffled.neighbours < 0.6
     table = communities_against_events(
-        found, {"true": Boundaries([20, 55], 80), "wrong": Boundaries([10, 40], 80)}, draws=99
+        found, {"true": Boundaries([20, 55], 80), "wrong": Boundaries([10, 40], 80)}, draws=49
     ).set_index(["method", "score", "null"])
     assert table.loc[("true", "adjusted_rand", "shift"), "value"] == 1
     assert table.loc[("true", "normalised_mutual_information", "shift"), "value"] == 1

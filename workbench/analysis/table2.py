@@ -31,7 +31,13 @@ from workbench.analysis.graph import Measure, check_measures
 from workbench.analysis.nulls import NULLS
 from workbench.analysis.table2_chunks import ChunkValues, chunk_spans, cut_chunk, measure_chunk
 from workbench.analysis.table2_published import METHODS, PUBLISHED
-from workbench.analysis.table2_summary import Differences, order_rows, pair_rows, summary_rows
+from workbench.analysis.table2_summary import (
+    PAIR_COLUMNS,
+    Differences,
+    order_rows,
+    pair_rows,
+    summary_rows,
+)
 from workbench.core.checks import check_option
 from workbench.core.errors import DataError, InputError
 from workbench.core.keygraph import KeyGraph
@@ -322,7 +328,9 @@ def table2_of_traces(
     options = {"resamples": resamples, "seed": seed}
     return Table2(
         pd.DataFrame(summary_rows(found, methods, measures, nulls, **options)),
-        pd.DataFrame(pair_rows(found, methods, measures, nulls, **options)),
+        pd.DataFrame(
+            pair_rows(found, methods, measures, nulls, **options), columns=list(PAIR_COLUMNS)
+        ),
         pd.DataFrame(order_rows(found, methods, measures, nulls, **options)),
         {
             "models": [name],

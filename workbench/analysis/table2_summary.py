@@ -15,6 +15,7 @@ from workbench.analysis.table2_published import METHODS, PUBLISHED, agreement, p
 
 __all__ = [
     "PAIRS",
+    "PAIR_COLUMNS",
     "Differences",
     "HeadTests",
     "Nested",
@@ -36,6 +37,29 @@ PAIRS = (
     ("SM", "SC"),
 )
 """Methods that are compared head by head."""
+
+PAIR_COLUMNS = (
+    "model",
+    "method",
+    "against",
+    "measure",
+    "variant",
+    "null",
+    "difference",
+    "sd",
+    "sd_chunks",
+    "sd_layers",
+    "ci_low",
+    "ci_high",
+    "resampled",
+    "heads",
+    "heads_up",
+    "heads_down",
+    "heads_up_sign",
+    "heads_down_sign",
+    "chunks",
+)
+"""Columns of the table of pairs, which is empty where no pair was asked for."""
 
 _LEAST_TEXTS = 3  # below this many texts, chunks are resampled instead
 

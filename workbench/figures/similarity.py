@@ -76,9 +76,7 @@ def figure_similarity(
     )
     off = excess[~np.eye(len(excess), dtype=bool)] if len(excess) > 1 else excess
     reach = float(np.quantile(np.abs(off), 0.99)) or 1.0
-    for column, (values, scale) in enumerate(
-        [(weights, {"colorscale": "Viridis"}), (excess, {"colorscale": "RdBu_r", "zmid": 0})], 1
-    ):
+    for column, (values, scale) in enumerate([(weights, "Viridis"), (excess, "RdBu_r")], 1):
         limits = {"zmin": -reach, "zmax": reach} if column == 2 else {}
         fig.add_heatmap(
             z=values,
@@ -90,7 +88,7 @@ def figure_similarity(
             meta={"what": "weights" if column == 1 else "excess"},
             row=1,
             col=column,
-            **scale,
+            colorscale=scale,
             **limits,
         )
         for method, cut in events.items():
