@@ -16,7 +16,7 @@ import workbench as wb
 from workbench.analysis.peri_boundary import peri_boundary
 from workbench.recording.cache import cached_record
 
-STORIES = ["pieman", "monkey", "tunnel", "eventnoise-1", "eventnoise-2", "eventnoise-3"]
+STORIES = ["pieman", "eventnoise-1", "eventnoise-2", "eventnoise-3"]  # timed and punctuated
 MEASURES = ["surprisal", "entropy", "bayesian_surprise", "bayesian_surprise_old_new"]
 
 
