@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from workbench.analysis.agreement import layer_agreement
     from workbench.analysis.recall.asymmetry import asymmetry
     from workbench.analysis.recall.cmr import CMRParameters, cmr_crp
     from workbench.analysis.recall.cmr_fit import fit_cmr
@@ -26,10 +27,13 @@ if TYPE_CHECKING:
     from workbench.analysis.recall.serial import first_recall, serial_position
     from workbench.analysis.recall.summary import recall_summary
     from workbench.analysis.recall.temporal import temporal_factor
+    from workbench.analysis.recall_predictors import recall_table
     from workbench.analysis.recall_regression import recall_regression
     from workbench.analysis.story_recall import story_recall
+    from workbench.analysis.table2 import table2
     from workbench.comparison.compare import compare
     from workbench.comparison.result import Comparison, load_comparison
+    from workbench.core.blockgraph import BlockGraph
     from workbench.core.boundaries import Boundaries
     from workbench.core.errors import WorkbenchError
     from workbench.core.keygraph import KeyGraph
@@ -37,7 +41,9 @@ if TYPE_CHECKING:
     from workbench.core.trace import Trace
     from workbench.encoders import load_encoder
     from workbench.events.methods import segment
+    from workbench.events.optimum import optimal_boundaries
     from workbench.events.refinement import refine
+    from workbench.events.streaming import StreamingSegmenter
     from workbench.models import LanguageModel, load_model
     from workbench.recording.heads import head_recall
     from workbench.recording.record import record
@@ -48,6 +54,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Annotation": "workbench.core.story",
+    "BlockGraph": "workbench.core.blockgraph",
     "Boundaries": "workbench.core.boundaries",
     "CMRParameters": "workbench.analysis.recall.cmr",
     "Comparison": "workbench.comparison.result",
@@ -56,6 +63,7 @@ _HOME = {
     "LanguageModel": "workbench.models",
     "RecallSequences": "workbench.analysis.recall.sequences",
     "Story": "workbench.core.story",
+    "StreamingSegmenter": "workbench.events.streaming",
     "Trace": "workbench.core.trace",
     "WorkbenchError": "workbench.core.errors",
     "asymmetry": "workbench.analysis.recall.asymmetry",
@@ -69,6 +77,7 @@ _HOME = {
     "head_table": "workbench.analysis.recall.heads",
     "lag_crp": "workbench.analysis.recall.lag",
     "lag_curves": "workbench.analysis.recall.curves",
+    "layer_agreement": "workbench.analysis.agreement",
     "list_stories": "workbench.stories.library",
     "load_comparison": "workbench.comparison.result",
     "load_encoder": "workbench.encoders",
@@ -77,14 +86,17 @@ _HOME = {
     "load_story": "workbench.stories.library",
     "load_trace": "workbench.recording.storage",
     "load_transcripts": "workbench.stories.transcripts",
+    "optimal_boundaries": "workbench.events.optimum",
     "recall_regression": "workbench.analysis.recall_regression",
     "recall_summary": "workbench.analysis.recall.summary",
+    "recall_table": "workbench.analysis.recall_predictors",
     "record": "workbench.recording.record",
     "refine": "workbench.events.refinement",
     "segment": "workbench.events.methods",
     "serial_position": "workbench.analysis.recall.serial",
     "simulate_free_recall": "workbench.analysis.recall.rho_cmr",
     "story_recall": "workbench.analysis.story_recall",
+    "table2": "workbench.analysis.table2",
     "temporal_factor": "workbench.analysis.recall.temporal",
 }
 

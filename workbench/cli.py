@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench import cli_recall
+from workbench import cli_recall, cli_table2
 from workbench.core.errors import InputError, WorkbenchError
 
 if TYPE_CHECKING:
@@ -220,6 +220,7 @@ def methods(as_json: Json = False) -> None:
 
 app.command(epilog=cli_recall.RECALL_EPILOG)(cli_recall.recall)
 app.command(epilog=cli_recall.HEADS_EPILOG)(cli_recall.heads)
+app.command(epilog=cli_table2.EPILOG)(cli_table2.table2)
 
 
 def _split(value: str | None) -> list[str] | None:
