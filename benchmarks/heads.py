@@ -42,6 +42,7 @@ def main() -> None:
         first = wb.record(story, lm, keys=False)
         events = first.to_tokens(story.boundaries())
         sentences = wb.Boundaries(sentence_starts(story), n=story.n_words, unit="word")
+        at_sentences = np.isin(events.inner, first.to_tokens(sentences).starts).mean()
         reducers = inside_reducers(
             events,
             draws=options.draws,
@@ -52,7 +53,8 @@ def main() -> None:
         statistics = head_statistics(trace, seed=options.seed)
         inside = in_event_mass(trace, seed=options.seed)
         print(f"\n## {name}: {trace.n_tokens} tokens, {events.n_events} events ", end="")
-        print(f"({story.annotation_kind}), {trace.dataset.sizes['layer']} layers\n")
+        print(f"({story.annotation_kind}), {trace.dataset.sizes['layer']} layers; ", end="")
+        print(f"{at_sentences:.0%} of the boundaries are sentence starts\n")
         print(_inside(inside))
         print(_best(inside), flush=True)
         if options.out is not None:

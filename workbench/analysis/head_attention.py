@@ -104,14 +104,17 @@ def inside_reducers(
         many heads needs small ones.
     seed : of the draws.
     min_size : for the null "min_gap".
-    among : tokens at which sentences start; adds the null "sentences": as many boundaries,
-        drawn from these without replacement. Events mostly begin where a sentence does, so a head
-        that keeps to sentences beats every null that cuts through them.
+    among : tokens at which sentences start; adds the null "sentences": draws of "lengths" whose
+        boundaries are moved to sentence starts, each to one of its own, as little as possible.
+        Events mostly begin where a sentence does, so a head that keeps to sentences beats every
+        null that cuts through them.
 
     Raises
     ------
     InputError : fewer sentence starts than boundaries.
     """
+    from scipy.optimize import linear_sum_assignment
+
     from workbench.recording.reducers import Inside, InsideDraws
 
     rng = np.random.default_rng(seed)
@@ -121,10 +124,10 @@ def inside_reducers(
         inner = len(events.inner)
         if len(places) < inner:
             raise InputError(f"among: {len(places)} sentence starts for {inner} boundaries.")
-        starts = np.zeros((draws, events.n_events), dtype=np.int64)
-        for row in starts:
-            row[1:] = np.sort(rng.choice(places, size=inner, replace=False))
-        drawn["sentences"] = starts
+        drawn["sentences"] = null_starts(events, "lengths", draws, rng)
+        for row in drawn["sentences"]:
+            distance = np.abs(row[1:, None] - places[None, :])
+            row[1:] = np.sort(places[linear_sum_assignment(distance)[1]])
     return [
         Inside(events),
         *(InsideDraws(starts, name=f"inside_{null}") for null, starts in drawn.items()),
