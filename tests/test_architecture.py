@@ -200,6 +200,18 @@ def test_public_names_are_the_type_checkers_names(imports):
     assert typed == workbench._HOME
 
 
+def test_the_version_is_one():
+    """The wheel takes it from the package; the citation and the changelog are kept by hand."""
+    checkout = ROOT.parent
+    if not (checkout / "CITATION.cff").is_file():
+        pytest.skip("not a checkout")
+    citation = (checkout / "CITATION.cff").read_text(encoding="utf-8")
+    assert f"\nversion: {workbench.__version__}\n" in citation
+    changelog = (checkout / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest = next(line for line in changelog.splitlines() if line.startswith("## "))
+    assert newest.split()[1] == workbench.__version__
+
+
 def test_each_module_says_what_it_is_for():
     silent = [
         name

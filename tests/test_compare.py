@@ -307,6 +307,16 @@ def test_report_shows_null_and_provenance(result):
     text = report(result)
     for part in ("timed · tiny", "people's boundaries", "one author's", "random weights", "±"):
         assert part in text
+    assert "modularity (newman), higher is better" in text
+    assert "wasserstein (sigma=0), lower is better" in text
+
+
+def test_report_numbers_its_notes_and_fits_a_terminal(result):
+    text = report(result)
+    assert max(map(len, text.splitlines())) <= 130
+    notes = [line for line in text.splitlines() if line.startswith("note 1: ")]
+    assert len(notes) == len(result.nulls) * len(result.stories)
+    assert "null shift, since" in text
 
 
 def test_figures_open_for_every_null_story_and_model(result):

@@ -181,7 +181,11 @@ def segment(
         _print_rows(table)
     else:
         typer.echo(table.to_string(index=False, float_format="%.2f"))
-        typer.echo(f"\n{events!r}\n{trace.settings['provenance']}")
+        typer.echo(
+            "\ntoken, word: where the event starts, from 0; onset in seconds; surprisal in nats, "
+            "of its first\ntoken; strength: how strongly the method marked its start."
+        )
+        typer.echo(f"{events!r}\n{trace.settings['provenance']}")
 
 
 @app.command(epilog="Example: workbench stories --json")

@@ -147,7 +147,13 @@ def _reason(error: OSError) -> str:
     response = getattr(error, "response", None)
     if response is not None:
         return f"HTTP status {response.status_code}"
-    return f"{type(error).__name__}: {error}"
+    # The text of a failed connection repeats the address with every layer that passed it on.
+    text = str(error)
+    return (
+        type(error).__name__
+        if "Max retries exceeded" in text
+        else f"{type(error).__name__}: {text}"
+    )
 
 
 @lru_cache(maxsize=64)

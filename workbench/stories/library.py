@@ -38,7 +38,17 @@ def load_story(name_or_path: str | Path | Story, **options: Any) -> Story:
     ----------
     name_or_path : one of `story_names()`; or the path of a text (.txt) or of a table of timed words
         (.csv, .tsv). A `Story` is returned as it is.
-    options : for a path, see `story_from_file`; a named story takes none.
+    options : for a path; a named story takes none. All of them: `help` of
+        `workbench.stories.library.story_from_file`. The ones most used:
+
+        - name: what results call the story (default: the file's name);
+        - text: for a table of words, the punctuated text that the model is to read;
+        - presses: people's presses, a table with the columns subject and time, or
+          consensus: a list of people's boundary times, or scenes: the author's;
+        - columns, press_columns: the file's own names of the columns word, onset and offset, and
+          of subject and time, e.g. {"onset": "t0"};
+        - time_unit: of all times, "s" or "ms";
+        - missing: what becomes of words without times.
 
     Raises
     ------
