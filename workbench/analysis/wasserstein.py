@@ -19,8 +19,8 @@ ABSENT = -1
 """Fills the rows of an array of boundaries that have fewer boundaries than others."""
 
 EVEN_SPACING = (
-    "W1 alone rewards even spacing: read it beside its nulls, the matched fixed segmentation "
-    "and the ceiling."
+    "The Wasserstein distance alone rewards even spacing: read it beside its nulls, the matched "
+    "fixed segmentation and the ceiling."
 )
 """The caution that stands wherever a Wasserstein distance is shown."""
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.nulls import NULLS
-from workbench.analysis.reference import has_presses
+from workbench.analysis.reference import MATCHES, has_presses
 from workbench.comparison.result import Comparison
 from workbench.comparison.table import as_table
 from workbench.comparison.task import Outcome, Settings, compare_one
@@ -113,7 +113,7 @@ def compare(
     nulls = tuple(_listed(null))
     for name in nulls:
         check_option("null", name, NULLS)
-    check_option("match", match, ("people", "method", None))
+    check_option("match", match, MATCHES)
     for name, value in (("draws", draws), ("bootstrap", bootstrap)):
         if value < 2:
             raise InputError(f"{name}={value}: at least 2 are needed for a spread.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,9 @@ from workbench.core.keygraph import KeyGraph
 from workbench.core.trace import Trace
 
 __all__ = ["GraphMeasures"]
+
+Level = tuple[int | None, int | None, NDArray[np.int64]]
+"""(layer, head, members): which heads a row is the mean of, see `head_levels`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,17 +75,10 @@ class GraphMeasures:
         fixed : evenly spaced events, as many.
         """
         index = self.heads.index or []
-        levels = head_levels(index)
-        weights = np.zeros((len(index), len(levels)))
-        for column, (_, _, members) in enumerate(levels):
-            weights[members, column] = 1 / len(members)
-        yield from self._graph_rows(
-            self.heads, events, starts, fixed, weights, [(a, b) for a, b, _ in levels]
-        )
+        yield from self._graph_rows(self.heads, events, starts, fixed, head_levels(index))
         if self.refinement is not None:
-            yield from self._graph_rows(
-                self.refinement, events, starts, fixed, np.ones((1, 1)), [(-1, -1)]
-            )
+            whole = [(-1, -1, np.zeros(1, dtype=np.int64))]
+            yield from self._graph_rows(self.refinement, events, starts, fixed, whole)
 
     def _graph_rows(
         self,
@@ -90,25 +86,26 @@ class GraphMeasures:
         events: Boundaries,
         starts: NDArray[np.int64],
         fixed: Boundaries,
-        weights: NDArray[np.float64],
-        levels: list[tuple[int | None, int | None]],
+        levels: Sequence[Level],
     ) -> Iterator[dict[str, Any]]:
-        """Rows of one graph; `weights` (heads, levels) averages heads into each level."""
+        """Rows of one graph, one per measure and level."""
         observed = measure_segmentations(graph, events.starts[None])
         even = measure_segmentations(graph, fixed.starts[None])
         null = measure_segmentations(graph, starts)
         excess = event_excess(graph, events)
         for measure, variant in GRAPH_MEASURES:
             pair = (measure, variant)
-            against = compare_with_null(observed[pair][0] @ weights, null[pair] @ weights)
+            against = compare_with_null(
+                _averaged(observed[pair][0], levels), _averaged(null[pair], levels)
+            )
             # The same resamples for every measure and method of a story.
             rng = np.random.default_rng([self.seed, 0])
-            spread = excess[pair] @ weights
+            spread = _averaged(excess[pair], levels)
             resampled = bootstrap_means(spread - spread.mean(axis=0), self.bootstrap, rng)
             low, high = against.value + percentile_interval(resampled)
-            fixed_value = even[pair][0] @ weights
-            note = _note(events, variant, excess[pair])
-            for i, (layer, head) in enumerate(levels):
+            fixed_value = _averaged(even[pair][0], levels)
+            for i, (layer, head, _) in enumerate(levels):
+                undefined = int(against.undefined[i])
                 yield {
                     "measure": measure,
                     "variant": variant,
@@ -125,15 +122,36 @@ class GraphMeasures:
                     "fixed": fixed_value[i],
                     "ceiling_low": np.nan,
                     "ceiling_high": np.nan,
-                    "note": note,
+                    "note": _note(events, variant, against.value[i], spread[:, i], undefined),
                 }
 
 
-def _note(events: Boundaries, variant: str, excess: NDArray[np.float64]) -> str:
+def _averaged(values: NDArray[np.float64], levels: Sequence[Level]) -> NDArray[np.float64]:
+    """Means over the heads of each level, shape (..., levels) from (..., heads).
+
+    A mean is undefined (NaN) where one of its own heads is; what is undefined in other heads
+    leaves it alone.
+    """
+    return np.stack([values[..., members].mean(axis=-1) for _, _, members in levels], axis=-1)
+
+
+def _note(
+    events: Boundaries, variant: str, value: float, excess: NDArray[np.float64], undefined: int
+) -> str:
+    """What a reader of one row has to know: an undefined value, lost draws, no interval."""
     if events.n_events == 1:
         return "one event: nothing to compare"
+    if np.isnan(value):
+        return "undefined: an event's weights to the others, or its smaller side, are not positive"
+    lost = f"{undefined} undefined random segmentations left out" if undefined else ""
+    return "; ".join(part for part in (_no_interval(events, variant, excess), lost) if part)
+
+
+def _no_interval(events: Boundaries, variant: str, excess: NDArray[np.float64]) -> str:
     if variant.endswith(":min"):
         return "no interval: a minimum over events is not resampled"
+    if variant.endswith(":pooled"):
+        return "no interval: a ratio of sums over events is not resampled"
     if events.n_events < LEAST_BOOTSTRAP:
         return f"no interval: fewer than {LEAST_BOOTSTRAP} events"
     if np.isnan(excess).any():

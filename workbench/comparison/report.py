@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.human import EVEN_SPACING
 from workbench.analysis.reference import SELF
 from workbench.comparison.table import LOWER_IS_BETTER, MEASURES
 
@@ -30,8 +31,7 @@ _LEGEND = (
     "measures) or the people (distances). null: mean ± sd of random segmentations with as many "
     "events; z and side: how far from it the value lies, and whether on the better or the worse "
     "side; p two-sided, not corrected for the number of rows. fixed: evenly spaced events, as "
-    "many. ceiling: the range people reach among themselves. The Wasserstein distance alone "
-    "rewards even spacing."
+    f"many. ceiling: the range people reach among themselves. {EVEN_SPACING}"
 )
 
 _NULLS = {

@@ -20,11 +20,11 @@ __all__ = [
     "INTRA_INTER",
     "MODULARITY",
     "BlockSums",
-    "block_sums",
     "conductance_terms",
     "intra_inter_terms",
     "modularity_terms",
     "prefix_sums",
+    "span_sums",
     "total_weight",
     "without_noise",
 ]
@@ -119,26 +119,6 @@ def without_noise(
     return np.where(np.abs(difference) <= _NOISE * scale, 0.0, difference)
 
 
-def block_sums(
-    prefix: NDArray[np.float64],
-    norms: NDArray[np.float64],
-    starts: NDArray[np.int64],
-    *,
-    diagonal: bool = True,
-) -> BlockSums:
-    """Block sums of segmentations with the same number of events.
-
-    Parameters
-    ----------
-    prefix : shape (n + 1, heads, d); norms : shape (n + 1, heads): see `prefix_sums`.
-    starts : first positions of the events, shape (..., events), increasing, column 0 all 0.
-    diagonal : whether the weights A_ii count.
-    """
-    n = len(prefix) - 1
-    edges = np.concatenate([starts, np.full((*starts.shape[:-1], 1), n)], axis=-1)
-    return span_sums(prefix, norms, edges[..., :-1], edges[..., 1:], diagonal=diagonal)
-
-
 def span_sums(
     prefix: NDArray[np.float64],
     norms: NDArray[np.float64],
@@ -151,8 +131,9 @@ def span_sums(
 
     Parameters
     ----------
-    prefix, norms, diagonal : as in `block_sums`.
+    prefix : shape (n + 1, heads, d); norms : shape (n + 1, heads): see `prefix_sums`.
     first, last : first position of each span, and the one after its last; shape (..., events).
+    diagonal : whether the weights A_ii count.
 
     Beside the result, which has three numbers per event and head, about 1 MB is used. The least
     that has to move is one row of `prefix` (8·heads·d bytes) per event.
