@@ -70,14 +70,56 @@ def test_planted_effect_is_found_and_nothing_is_not():
 def test_sentence_starts_that_are_high_anyway_are_no_effect():
     """What every sentence start has shows against the naive null and not against the matched."""
     rng = np.random.default_rng(5)
-    values = rng.normal(size=1000)
     pool = np.arange(5, 1000, 10)
-    values[pool] += 3
-    starts = np.sort(rng.choice(pool, 20, replace=False))
-    naive = peri_boundary(values, starts, np.arange(1000), before=0, after=0)
-    matched = peri_boundary(values, starts, pool, before=0, after=0)
-    assert naive["p"].iloc[0] < 0.001
-    assert matched["p"].iloc[0] > 0.05
+    found = []
+    for seed in range(60):
+        values = rng.normal(size=1000)
+        values[pool] += 3
+        starts = np.sort(rng.choice(pool, 20, replace=False))
+        options = {"before": 0, "after": 0, "draws": 199, "seed": seed}
+        naive = peri_boundary(values, starts, np.arange(1000), **options)
+        matched = peri_boundary(values, starts, pool, **options)
+        found.append((naive["p"].iloc[0], matched["p"].iloc[0]))
+    naive_p, matched_p = np.array(found).T
+    assert (naive_p <= 0.01).all()
+    assert (matched_p <= 0.05).sum() <= 9  # 3 of 60 are expected; more than 9: 0.1 %
+
+
+def test_offsets_beyond_the_text_are_nan():
+    table = peri_boundary(np.arange(10.0), [3, 5], [2, 3, 4, 5, 6], before=8, after=1, draws=99)
+    outside = table["offset"] < -6
+    assert table.loc[outside, ["mean", "low", "high", "null_mean", "p"]].isna().all(axis=None)
+    inside = table["offset"] >= -5
+    assert table.loc[inside, ["mean", "p", "p_any"]].notna().all(axis=None)
+
+
+def test_nothing_to_find_in_a_constant():
+    table = peri_boundary(np.ones(30), [5, 9], [5, 9, 12, 20], before=1, after=1, draws=99)
+    assert (table["p"] == 1).all()
+    assert table["p_any"].isna().all()
+
+
+def test_groups_are_permuted_within_themselves():
+    """Two stories of different level and share of boundaries: together nothing, unless mixed."""
+    rng = np.random.default_rng(6)
+    gap = np.full(8, np.nan)
+    low, high = rng.normal(size=300), rng.normal(5, 1, size=300)
+    values = np.concatenate([low, gap, high])
+    groups = np.repeat([0, 0, 1], [300, 8, 300])
+    pools = [np.arange(4, 300, 6), np.arange(312, 608, 6)]
+    starts = np.concatenate([pools[0][::10], pools[1][::2]])
+    pool = np.concatenate(pools)
+    mixed = peri_boundary(values, starts, pool, before=4, after=4)
+    apart = peri_boundary(values, starts, pool, groups=groups, before=4, after=4)
+    assert (mixed["p"] < 0.01).all()
+    assert apart["p_any"].iloc[0] > 0.05
+    n_low, n_high = len(pools[0][::10]), len(pools[1][::2])
+    rows = around(values, pool, 4, 4)
+    parts = np.nanmean(rows[:50], axis=0), np.nanmean(rows[50:], axis=0)
+    expected = (n_low * parts[0] + n_high * parts[1]) / (n_low + n_high)
+    assert len(pools[0]) == 50
+    np.testing.assert_allclose(apart["null_mean"], expected, atol=0.02)
+    assert (apart["high"] - apart["low"] < mixed["null_high"] - mixed["null_low"]).all()
 
 
 def test_bad_input_by_message():
@@ -90,5 +132,7 @@ def test_bad_input_by_message():
         peri_boundary(values, [3, 4], [3, 4])
     with pytest.raises(InputError, match=r"places must be words 0 ... 9"):
         around(values, [10])
+    with pytest.raises(InputError, match="groups names 3 words, values 10"):
+        peri_boundary(values, [3, 4], [3, 4, 5], groups=[0, 0, 1])
     with pytest.raises(InputError, match="before=-1"):
         around(values, [1], before=-1)

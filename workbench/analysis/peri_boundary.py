@@ -7,6 +7,8 @@ without one: the null permutes which sentence starts are boundaries.
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
@@ -39,6 +41,7 @@ def peri_boundary(
     boundaries: ArrayLike,
     candidates: ArrayLike,
     *,
+    groups: ArrayLike | None = None,
     before: int = 8,
     after: int = 8,
     draws: int = 5000,
@@ -53,6 +56,9 @@ def peri_boundary(
     boundaries : words at which an event starts; each must be a candidate.
     candidates : words that could have been one (sentence starts, for the matched null; all
         words, for the naive one).
+    groups : a label per word, shape (n_words,): stories that were put one after the other. The
+        null then permutes, and the bootstrap resamples, within each. Between two stories there
+        must be as many NaN as words are shown on a side, or one's words count for the other.
     before, after : words shown on either side.
     draws : random choices of as many candidates, without replacement.
     level : coverage of the intervals.
@@ -69,7 +75,8 @@ def peri_boundary(
 
     Raises
     ------
-    InputError : fewer than two boundaries, or one that is no candidate.
+    InputError : fewer than two boundaries, or one that is no candidate; as many boundaries as
+        candidates.
     """
     starts = np.unique(np.asarray(boundaries, dtype=np.int64))
     pool = np.unique(np.asarray(candidates, dtype=np.int64))
@@ -82,26 +89,44 @@ def peri_boundary(
         raise InputError("every candidate is a boundary; there is nothing to compare with.")
     rng = np.random.default_rng(seed)
     every = around(values, pool, before, after)
-    own = every[np.searchsorted(pool, starts)]
-    mean = np.nanmean(own, axis=0)
+    is_own = np.isin(pool, starts)
+    own = every[is_own]
+    mean = _means(np.ones((1, len(own))), own)[0]
 
-    drawn = rng.permuted(np.tile(np.arange(len(pool)), (draws, 1)), axis=1)[:, : len(starts)]
+    of_pool = np.zeros(len(pool), dtype=np.int64)
+    if groups is not None:
+        _, labels = np.unique(np.asarray(groups), return_inverse=True)
+        if len(labels) != len(np.asarray(values)):
+            raise InputError(f"groups names {len(labels)} words, values {len(np.asarray(values))}.")
+        of_pool = labels[pool]
     chosen = np.zeros((draws, len(pool)))
-    np.put_along_axis(chosen, drawn, 1.0, axis=1)
+    weights = np.zeros((draws, len(own)))
+    for group in np.unique(of_pool):
+        here = np.flatnonzero(of_pool == group)
+        chosen[:, here] = rng.permuted(np.tile(is_own[here], (draws, 1)), axis=1)
+        mine = np.flatnonzero(of_pool[is_own] == group)
+        if len(mine):
+            equal = np.full(len(mine), 1 / len(mine))
+            weights[:, mine] = rng.multinomial(len(mine), equal, size=draws)
     null = _means(chosen, every)
-    weights = rng.multinomial(len(starts), np.full(len(starts), 1 / len(starts)), size=draws)
-    boot = _means(weights.astype(np.float64), own)
+    boot = _means(weights, own)
 
     tails = [(1 - level) / 2, (1 + level) / 2]
-    low, high = np.nanquantile(boot, tails, axis=0)
-    null_low, null_high = np.nanquantile(null, tails, axis=0)
-    centre, spread = np.nanmean(null, axis=0), np.nanstd(null, axis=0)
+    with warnings.catch_warnings():
+        # An offset beyond the ends of the text for every boundary stays NaN.
+        warnings.filterwarnings("ignore", "All-NaN|Mean of empty|Degrees of freedom")
+        low, high = np.nanquantile(boot, tails, axis=0)
+        null_low, null_high = np.nanquantile(null, tails, axis=0)
+        centre, spread = np.nanmean(null, axis=0), np.nanstd(null, axis=0)
+    spread = np.where(spread > 0, spread, np.nan)
     far = np.abs(null - centre)
     data = np.abs(mean - centre)
     # A draw as far away as the data counts, also when the last digit says otherwise.
     p = (1 + (far >= data - 1e-12).sum(axis=0)) / (draws + 1)
-    largest = np.nanmax(far / spread, axis=1)
-    any_p = (1 + (largest >= np.nanmax(data / spread) - 1e-12).sum()) / (draws + 1)
+    p = np.where(np.isfinite(data), p, np.nan)
+    largest = np.fmax.reduce(far / spread, axis=1)
+    most = np.fmax.reduce(data / spread)
+    any_p = (1 + (largest >= most - 1e-12).sum()) / (draws + 1) if np.isfinite(most) else np.nan
     return pd.DataFrame(
         {
             "offset": np.arange(-before, after + 1),
