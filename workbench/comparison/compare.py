@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import joblib
-import numpy as np
 import pandas as pd
 
 from workbench.analysis.nulls import NULLS
@@ -17,10 +17,13 @@ from workbench.analysis.reference import MATCHES, has_presses
 from workbench.comparison.result import Comparison
 from workbench.comparison.table import as_table
 from workbench.comparison.task import Outcome, Settings, compare_one
-from workbench.core.checks import check_option
+from workbench.core.checks import check_option, whole_number
 from workbench.core.errors import InputError, MissingDataError
 from workbench.core.story import Story
 from workbench.events.methods import parse_method
+from workbench.events.refinement import SCOPES
+from workbench.events.sizes import check_sizes
+from workbench.stories.timing import RULES
 
 if TYPE_CHECKING:
     from workbench.models import LanguageModel
@@ -114,30 +117,35 @@ def compare(
     for name in nulls:
         check_option("null", name, NULLS)
     check_option("match", match, MATCHES)
-    for name, value in (("draws", draws), ("bootstrap", bootstrap)):
-        if value < 2:
-            raise InputError(f"{name}={value}: at least 2 are needed for a spread.")
+    check_option("scope", scope, SCOPES)
+    check_option("time_rule", time_rule, RULES)
+    _check_distinct(nulls)
     if any(code.startswith("H") for code in codes):
         _refuse_without_people(loaded, match)
     settings = Settings(
         methods=tuple(codes),
-        gamma=float(gamma),
+        gamma=_finite("gamma", gamma),
         match=match,
         nulls=nulls,
-        draws=int(draws),
-        bootstrap=int(bootstrap),
-        seed=int(seed),
-        layers=_numbers(layers),
-        heads=_numbers(heads),
-        min_size=int(min_size),
-        max_size=max_size,
+        # a spread needs two
+        draws=whole_number("draws", draws, 2),
+        bootstrap=whole_number("bootstrap", bootstrap, 2),
+        seed=whole_number("seed", seed),
+        layers=_numbers("layers", layers),
+        heads=_numbers("heads", heads),
+        min_size=whole_number("min_size", min_size, 1),
+        max_size=None if max_size is None else whole_number("max_size", max_size, 1),
         scope=scope,
         source=source,
         time_rule=time_rule,
         condition=condition,
         cache=cache,
     )
+    check_sizes(settings.min_size, settings.max_size)
     models = [str(m) if isinstance(m, Path) else m for m in _listed(model)]
+    for lm in models:
+        if not (isinstance(lm, str) or hasattr(lm, "tokenizer")):
+            raise InputError(f"model={lm!r}: give a name, a path or a loaded model.")
     _check_distinct([m if isinstance(m, str) else m.name for m in models])
     # One task per story and model, each independent of the others.
     outcomes = joblib.Parallel(n_jobs=n_jobs)(
@@ -151,7 +159,8 @@ def _joined(outcomes: Sequence[Outcome], settings: Settings) -> Comparison:
     from workbench import __version__
 
     described = {
-        **settings.as_dict(),
+        # lists, as they come back from a file
+        **{k: list(v) if isinstance(v, tuple) else v for k, v in settings.as_dict().items()},
         "recordings": [outcome.recording for outcome in outcomes],
         "notes": list(dict.fromkeys(n for outcome in outcomes for n in outcome.notes)),
         "version": __version__,
@@ -180,19 +189,34 @@ def _stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _listed(value: Any) -> list[Any]:
-    if isinstance(value, (list, tuple)):
-        if not value:
-            raise InputError("an empty list was given; leave the argument out for the default.")
-        return list(value)
     if isinstance(value, str):
         return [part.strip() for part in value.split(",") if part.strip()] or [value]
-    return [value]
+    if isinstance(value, (set, frozenset)):
+        raise InputError(f"{value!r} has no order, and rows follow the order given; give a list.")
+    if not isinstance(value, Iterable):
+        return [value]
+    items = list(value)
+    if not items:
+        raise InputError("an empty list was given; leave the argument out for the default.")
+    return items
 
 
-def _numbers(value: int | Iterable[int] | None) -> tuple[int, ...] | None:
+def _numbers(name: str, value: int | Iterable[int] | None) -> tuple[int, ...] | None:
+    """Layers or heads as whole numbers; which of them the model has is told when it is known."""
     if value is None:
         return None
-    return tuple(int(v) for v in np.atleast_1d(np.asarray(value)))
+    given = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+    return tuple(whole_number(name, number, least=None) for number in given)
+
+
+def _finite(name: str, value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InputError(f"{name}={value!r} must be a finite number.")
+    return number
 
 
 def _check_distinct(names: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from workbench.core.errors import InputError, MissingPackageError
 
-__all__ = ["check_option", "import_extra", "plural"]
+__all__ = ["check_option", "import_extra", "plural", "whole_number"]
 
 
 def check_option(name: str, value: object, allowed: Iterable[object]) -> None:
@@ -24,6 +24,24 @@ def check_option(name: str, value: object, allowed: Iterable[object]) -> None:
     if value not in allowed:
         listed = ", ".join(repr(option) for option in allowed)
         raise InputError(f"{name}={value!r} is not known. Choose one of: {listed}.")
+
+
+def whole_number(name: str, value: object, least: int | None = 0) -> int:
+    """A whole number of at least `least`, as an int; nothing is rounded in silence.
+
+    Raises
+    ------
+    InputError : no number, a broken one, or a smaller one; also one beyond 64 bits.
+    """
+    try:
+        number = int(value)  # type: ignore[call-overload]
+        exact = bool(number == value)
+    except (TypeError, ValueError, OverflowError):
+        number, exact = 0, False
+    if not exact or abs(number) >= 2**63 or (least is not None and number < least):
+        bound = "" if least is None else f" of at least {least}"
+        raise InputError(f"{name}={value!r} must be a whole number{bound}.")
+    return number
 
 
 def import_extra(package: str, purpose: str, extra: str) -> ModuleType:

@@ -74,6 +74,10 @@ def load_story(name_or_path: str | Path | Story, **options: Any) -> Story:
                     "story."
                 )
             return NAMED[name_or_path].load() if known else load_bundled(name_or_path)
+    if not isinstance(name_or_path, (str, Path)):
+        raise InputError(
+            f"{name_or_path!r} is no story: give its name, the path of a file, or a Story."
+        )
     path = Path(name_or_path).expanduser()
     if path.is_file():
         return story_from_file(path, **options)
