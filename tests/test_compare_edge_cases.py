@@ -95,3 +95,110 @@ def test_lost_draws_are_counted_in_the_note():
     assert rows["note"].str.contains("4 undefined random segmentations left out").all()
     pooled = table[table["variant"] == "sums:pooled"]
     assert pooled["note"].str.contains("ratio of sums over events is not resampled").all()
+
+
+# --- arguments -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": -1}, "seed=-1 must be a whole number of at least 0"),
+        ({"seed": 1.5}, "seed=1.5 must be a whole number"),
+        ({"seed": 2**70}, "must be a whole number"),
+        ({"seed": None}, "seed=None must be a whole number"),
+        ({"draws": 20.5}, r"draws=20\.5 must be a whole number of at least 2"),
+        ({"draws": "many"}, "draws='many' must be a whole number"),
+        ({"bootstrap": None}, "bootstrap=None must be a whole number"),
+        ({"min_size": 8.5}, r"min_size=8\.5 must be a whole number"),
+        ({"max_size": 100.5}, r"max_size=100\.5 must be a whole number"),
+        ({"min_size": 9, "max_size": 8}, "max_size=8 is smaller than min_size=9"),
+        ({"gamma": "high"}, "gamma='high' must be a finite number"),
+        ({"gamma": float("nan")}, "gamma=nan must be a finite number"),
+        ({"layers": 1.5}, r"layers=1\.5 must be a whole number"),
+        ({"heads": "a"}, "heads='a' must be a whole number"),
+        ({"null": ["uniform", "uniform"]}, "uniform was given more than once"),
+        ({"time_rule": "last"}, "time_rule='last' is not known"),
+        ({"scope": "all"}, "scope='all' is not known"),
+        ({"stories": [None]}, "None is no story"),
+        ({"stories": 3}, "3 is no story"),
+        ({"methods": {"S", "F"}}, "has no order"),
+        ({"model": None}, "model=None: give a name"),
+    ],
+)
+def test_bad_arguments_are_told_by_name_before_any_model_is_loaded(options, message):
+    arguments = {"stories": written(), "methods": ["S"], "model": "no such model", **options}
+    with pytest.raises(InputError, match=message):
+        wb.compare(**arguments)
+
+
+def test_whole_numbers_of_any_type_and_any_iterable_are_taken(lm, result):
+    again = wb.compare(
+        (story for story in [written()]),
+        np.array(["S", "F"]),
+        lm,
+        **{**FEW, "draws": 10.0, "bootstrap": np.int64(5)},
+        seed=np.int32(0),
+    )
+    pd.testing.assert_frame_equal(again.table, result.table)
+
+
+# --- names and folders -----------------------------------------------------------------------
+
+
+def test_stories_whose_names_become_one_file_name_keep_a_figure_each(lm):
+    long = "x" * 300
+    stories = [written(name) for name in ("a b", "a_b", "a/b", long)]
+    found = wb.compare(stories, ["F"], lm, **FEW)
+    traces = [name for name in found.figures() if name.startswith("trace_")]
+    assert len(traces) == 4
+    assert all(len(name) < 100 and "/" not in name for name in traces)
+
+
+def test_saved_boundaries_keep_strength_and_open_end(result, tmp_path):
+    again = wb.load_comparison(result.save(tmp_path / "out", formats=["html"]))
+    for key, events in result.events.items():
+        loaded = again.events[key]
+        assert loaded.open == events.open
+        assert loaded.method == events.method
+        if events.strength is None:
+            assert loaded.strength is None
+        else:
+            np.testing.assert_array_equal(loaded.strength, events.strength)
+    assert any(events.strength is not None for events in result.events.values())
+    assert again.settings == result.settings
+    json.loads(
+        (tmp_path / "out" / "events.json").read_text(encoding="utf-8"),
+        parse_constant=lambda name: pytest.fail(f"{name} is no JSON"),
+    )
+
+
+def test_infinite_strength_survives_a_file(lm, tmp_path):
+    found = wb.compare(written(), ["S"], lm, match=None, max_size=9, **FEW)
+    strength = found.events["written", "tiny", "S"].strength
+    assert np.isneginf(strength).any()
+    again = wb.load_comparison(found.save(tmp_path / "out", formats=["html"]))
+    np.testing.assert_array_equal(again.events["written", "tiny", "S"].strength, strength)
+
+
+def test_sensitivity_comes_back_as_it_was(lm, tmp_path):
+    timed = fake_story(WORDS.split(), name="timed", seconds_per_word=0.5, people=[15.0, 33.0])
+    found = wb.compare(timed, ["F"], lm, **FEW)
+    again = wb.load_comparison(found.save(tmp_path / "out", formats=["html"]))
+    assert len(found.sensitivity) > 0
+    pd.testing.assert_frame_equal(again.sensitivity, found.sensitivity, check_dtype=False)
+    assert again.sensitivity["note"].notna().all()
+
+
+@pytest.mark.parametrize("name", ["settings.json", "events.json", "table.parquet"])
+def test_a_damaged_file_is_named(result, tmp_path, name):
+    folder = result.save(tmp_path / "out", formats=["html"])
+    (folder / name).write_text("not this", encoding="utf-8")
+    with pytest.raises(DataError, match="run the comparison again"):
+        wb.load_comparison(folder)
+
+
+def test_a_folder_that_cannot_be_made_is_told_first(result, tmp_path):
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(InputError, match=r"because .*file is a file"):
+        result.save(tmp_path / "file" / "out")

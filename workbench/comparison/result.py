@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -193,7 +195,8 @@ class Comparison:
         for story in self.stories:
             for model in self.models:
                 name = f"trace_{story}" if len(self.models) == 1 else f"trace_{story}_{model}"
-                drawn[_file_name(name)] = self.figure("trace", story=story, model=model)
+                plain = _free_name(_file_name(name), drawn)
+                drawn[plain] = self.figure("trace", story=story, model=model)
         return drawn
 
     def save(
@@ -277,8 +280,13 @@ def load_comparison(folder: str | Path) -> Comparison:
             f"{source} is not a saved comparison (no settings.json); give a folder that "
             "Comparison.save or `workbench compare --out` wrote."
         )
-    settings = json.loads(settings_file.read_text(encoding="utf-8"))
-    if settings.pop("format", None) != _FORMAT:
+    try:
+        settings = json.loads(settings_file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(
+            f"{settings_file} is no JSON ({error}); run the comparison again."
+        ) from error
+    if not isinstance(settings, dict) or settings.pop("format", None) != _FORMAT:
         raise DataError(f"{settings_file} is not of the format {_FORMAT!r}.")
     try:
         stored = json.loads((source / "events.json").read_text(encoding="utf-8"))
@@ -299,11 +307,21 @@ def load_comparison(folder: str | Path) -> Comparison:
             f"{source} lacks {Path(str(error.filename)).name}; the folder is incomplete, run the "
             "comparison again."
         ) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"{source} is damaged ({type(error).__name__}: {error}); run the comparison again."
+        ) from error
 
 
 def check_target(target: Path, overwrite: bool) -> None:
     """Raise `InputError` unless a comparison may be written to this folder."""
     if not target.exists():
+        # Told before hours of work, not after them.
+        parent = next(p for p in target.absolute().parents if p.exists())
+        if not parent.is_dir():
+            raise InputError(f"{target} cannot be made, because {parent} is a file.")
+        if not os.access(parent, os.W_OK | os.X_OK):
+            raise InputError(f"{target} cannot be made: {parent} may not be written to.")
         return
     if not target.is_dir():
         raise InputError(f"{target} is a file; name a folder.")
@@ -321,14 +339,28 @@ def _boundaries_to_dict(events: Boundaries) -> dict[str, Any]:
         "n": events.n,
         "unit": events.unit,
         "code": events.method,
+        "open": events.open,
+        "strength": None if events.strength is None else _as_json(events.strength.tolist()),
         "settings": events.settings,
     }
 
 
 def _boundaries_from_dict(row: dict[str, Any]) -> Boundaries:
+    strength = row.get("strength")
     return Boundaries(
-        row["starts"], n=row["n"], unit=row["unit"], method=row["code"], settings=row["settings"]
+        row["starts"],
+        n=row["n"],
+        unit=row["unit"],
+        strength=None if strength is None else [float(value) for value in strength],
+        open=row.get("open", False),
+        method=row["code"],
+        settings=row["settings"],
     )
+
+
+def _as_json(values: list[float]) -> list[float | str]:
+    """Numbers, those that JSON does not know ("inf", "-inf", "nan") as text."""
+    return [value if math.isfinite(value) else str(value) for value in values]
 
 
 def _write_json(path: Path, content: Any) -> None:
@@ -346,10 +378,20 @@ def _plain(value: Any) -> Any:
 
 def _read_csv(path: Path) -> pd.DataFrame:
     try:
-        return pd.read_csv(path)
+        table = pd.read_csv(path)
     except pd.errors.EmptyDataError:
         return pd.DataFrame()
+    if "note" in table:
+        table["note"] = table["note"].astype("str").where(table["note"].notna(), "")
+    return table
 
 
 def _file_name(name: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+    """A name that every file system takes: no separators, not too long."""
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:60]
+
+
+def _free_name(name: str, taken: Mapping[str, object]) -> str:
+    """The name, numbered where another one has become the same ("a b" and "a_b")."""
+    names = itertools.chain([name], (f"{name}_{number}" for number in itertools.count(2)))
+    return next(free for free in names if free not in taken)
