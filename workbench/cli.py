@@ -41,7 +41,7 @@ ModelName = Annotated[
     str, typer.Option(help="Model: the embedded default, a hub id, a folder, or a .gguf file.")
 ]
 Gamma = Annotated[float, typer.Option(help="Threshold of surprise, in standard deviations.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 
 
 @app.callback()
@@ -281,6 +281,9 @@ def main(arguments: list[str] | None = None) -> None:
     except _UsageError as error:
         message = error.format_message()
         print(f"error: {_one_line(message)} (see workbench --help)", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # a full disk, a folder that may not be written to
+        print(f"error: {_one_line(error)}", file=sys.stderr)
         sys.exit(2)
     sys.exit(status if isinstance(status, int) else 0)
 
