@@ -32,14 +32,18 @@ STARTS = np.array([0, 3, 5])
         ("next", [-1.0, 0.0], []),  # word 0 always starts an event
         ("next", [7.1, 100.0], []),  # after the last onset
         ("previous", [2.7], [2]),
-        ("previous", [5.0, 5.2, 100.0], [3, 5]),
+        ("previous", [5.0, 5.2, 7.5], [3, 5]),
         ("previous", [-1.0, 0.5], []),
         ("nearest", [2.7, 3.6], [2, 3]),
         ("nearest", [3.5], [2]),  # a tie goes to the earlier word
-        ("nearest", [100.0], [5]),
+        ("nearest", [7.5], [5]),
+        # people press when the story is over, too, and before it has begun
+        ("previous", [7.51, 100.0], []),
+        ("nearest", [-4.0, 7.51, 100.0], []),
+        ("sentence", [-0.1, 7.51, 100.0], []),
         ("sentence", [0.1, 3.7], [3]),  # gaps at 3.75 and 6.75
         ("sentence", [5.25], [3]),  # a tie goes to the earlier gap
-        ("sentence", [5.3, 90.0], [5]),
+        ("sentence", [5.3, 7.5], [5]),
         ("next", [2.7, 2.8, 2.9], [3]),
         ("next", [], []),
     ],
@@ -56,6 +60,10 @@ def slow_rule(
     t: float, onset: list[float], offset: list[float], rule: str, starts: list[int]
 ) -> int:
     n = len(onset)
+    if t < onset[0]:
+        return 0
+    if t > offset[-1]:
+        return n
     if rule == "next":
         return next((i for i in range(n) if onset[i] >= t), n)
     if rule == "previous":

@@ -60,8 +60,9 @@ def times_to_words(
 
     Returns
     -------
-    Word numbers, increasing, each once. Word 0 always starts an event and is left out, and so is
-    a time after the last onset under "next".
+    Word numbers, increasing, each once. Word 0 always starts an event and is left out. So is,
+    under every rule, a time before the first onset or after the last offset (people also press
+    when the story is over), and under "next" one after the last onset.
 
     Raises
     ------
@@ -87,6 +88,18 @@ def words_of_times(
         raise InputError("times must be finite numbers of seconds.")
     if not np.isfinite(onset).all() or (np.diff(onset) < 0).any():
         raise InputError("onsets must be finite and must not decrease; see repair_times.")
+    words = _words_by_rule(t, onset, offsets, rule, sentence_starts)
+    if len(onset) == 0:
+        return words
+    # Before the first word and after the last one there is no text that a boundary could cut.
+    words[t < onset[0]] = 0
+    words[t > np.nanmax([onset[-1], *np.asarray(offsets, dtype=np.float64)[-1:]])] = len(onset)
+    return words
+
+
+def _words_by_rule(
+    t: Floats, onset: Floats, offsets: ArrayLike, rule: str, sentence_starts: ArrayLike | None
+) -> Ints:
     if rule == "next":
         return np.searchsorted(onset, t, side="left").astype(np.int64)
     if rule == "previous":
