@@ -147,12 +147,12 @@ def test_whole_numbers_of_any_type_and_any_iterable_are_taken(lm, result):
 
 
 def test_stories_whose_names_become_one_file_name_keep_a_figure_each(lm):
-    long = "x" * 300
+    long = "日本" * 150
     stories = [written(name) for name in ("a b", "a_b", "a/b", long)]
     found = wb.compare(stories, ["F"], lm, **FEW)
     traces = [name for name in found.figures() if name.startswith("trace_")]
     assert len(traces) == 4
-    assert all(len(name) < 100 and "/" not in name for name in traces)
+    assert all(len(name.encode()) < 220 and "/" not in name for name in traces)
 
 
 def test_saved_boundaries_keep_strength_and_open_end(result, tmp_path):
@@ -202,3 +202,25 @@ def test_a_folder_that_cannot_be_made_is_told_first(result, tmp_path):
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(InputError, match=r"because .*file is a file"):
         result.save(tmp_path / "file" / "out")
+
+
+# --- figures ---------------------------------------------------------------------------------
+
+
+def test_people_without_a_place_in_the_text_still_make_a_figure(lm):
+    untimed = fake_story(WORDS.split(), name="untimed", people=[3.0, 9.0])
+    found = wb.compare(untimed, ["S", "F"], lm, **FEW)
+    assert found.table.loc[found.table["measure"] == "wasserstein", "value"].isna().all()
+    assert set(found.figures()) == {"graph", "human", "trace_untimed"}
+
+
+def test_long_names_are_cut_in_the_middle_and_stay_apart(lm):
+    names = [f"a rather long name of a story that never seems to end, part {i}" for i in range(6)]
+    found = wb.compare([written(name) for name in names], ["F"], lm, **FEW)
+    for kind in ("graph", "human"):
+        shown = [note.text for note in found.figure(kind).layout.annotations]
+        titles = [text for text in shown if "…" in text]
+        assert len(set(titles)) == 6
+        assert all(len(title) < 50 for title in titles)
+        if kind == "human":
+            assert all("(to the author)" in title for title in titles)

@@ -387,8 +387,9 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 
 def _file_name(name: str) -> str:
-    """A name that every file system takes: no separators, not too long."""
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)[:60]
+    """A name that every file system takes: no separators, at most 200 bytes."""
+    plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+    return plain.encode()[:200].decode(errors="ignore")
 
 
 def _free_name(name: str, taken: Mapping[str, object]) -> str:

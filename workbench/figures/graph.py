@@ -124,7 +124,10 @@ def figure_graph(
         shared_xaxes=True,
         vertical_spacing=gap_px / plot_px if len(pairs) > 1 else 0,
         horizontal_spacing=50 / (width_px - left - right) if len(panels) > 1 else 0,
-        column_titles=[panel_title(*panel, model_too=several_models) for panel in panels],
+        column_titles=[
+            panel_title(*panel, model_too=several_models, room_px=(width_px - left) / len(panels))
+            for panel in panels
+        ],
     )
     fig.update_annotations(font={"size": FONT_PX})
     fig.update_layout(

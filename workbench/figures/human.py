@@ -128,7 +128,11 @@ def figure_human(
         horizontal_spacing=36 / (width_px - left - right) if len(panels) > 1 else 0,
         column_titles=[
             panel_title(
-                f"{name} ({_WHOM.get(kinds.get(name, ''), '?')})", which, model_too=several_models
+                name,
+                which,
+                model_too=several_models,
+                room_px=(width_px - left) / len(panels),
+                ending=f" ({_WHOM.get(kinds.get(name, ''), '?')})",
             )
             for name, which in panels
         ],

@@ -240,9 +240,29 @@ def use_theme() -> str:
     return "simple_white+workbench"
 
 
-def panel_title(story: object, model: object, *, model_too: bool) -> str:
-    """Title of a column of panels: the story, and the model where several are shown."""
-    return f"<b>{plain(story)}</b>" + (f"<br>{plain(model)}" if model_too else "")
+def panel_title(
+    story: object, model: object, *, model_too: bool, room_px: float, ending: str = ""
+) -> str:
+    """Title of a column of panels: the story, and the model where several are shown.
+
+    Parameters
+    ----------
+    room_px : width there is; longer names lose their middle.
+    ending : said after the story's name, never cut.
+    """
+    # A character of bold sans-serif text takes 0.56 em on average.
+    columns = int(room_px / (0.56 * FONT_PX))
+    title = f"<b>{plain(_shortened(story, columns - len(ending)) + ending)}</b>"
+    return title + (f"<br>{plain(_shortened(model, columns))}" if model_too else "")
+
+
+def _shortened(text: object, columns: int) -> str:
+    """Text of at most so many characters (at least nine), an ellipsis in its middle."""
+    whole, columns = str(text), max(9, columns)
+    if len(whole) <= columns:
+        return whole
+    tail = (columns - 1) // 2
+    return f"{whole[: columns - 1 - tail]}…{whole[len(whole) - tail :]}"
 
 
 def horizontal_legend(
@@ -250,8 +270,11 @@ def horizontal_legend(
 ) -> tuple[dict[str, Any], float]:
     """A legend centred above the panels, and the height in pixels its lines take.
 
-    Plotly reserves no room for a legend above the axes, so its entries get a known width.
+    Plotly reserves no room for a legend above the axes, so its entries get a known width. Without
+    names there is no legend.
     """
+    if not names:
+        return {}, 6
     entry = 2 + 0.48 * SMALL_PX * max(len(name) for name in names)
     # Plotly draws 30 px of line and 16 px of gaps beside each text, within the axes' width.
     room, beside = width_px - margins_px, 46.0
