@@ -22,15 +22,18 @@ LONG = 6000
 BOUND = 1.8
 STATISTICS = ("lag", "entropy", "distance", "first")
 
+# As in recording.py: getrusage would hand down the parent's peak.
 _MEMORY = """
-import resource, sys
+import sys
 sys.path.insert(0, {here!r})
-from attention import prepare, readers
+from attention import readers
+from recording import peak_kib, prepare
 lm, story, ids = prepare({n})
 read = readers(lm, story, ids)[{name!r}]
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+open("/proc/self/clear_refs", "w").write("5")
+before = peak_kib()
 read()
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(peak_kib() - before)
 """
 
 
