@@ -224,3 +224,13 @@ def test_long_names_are_cut_in_the_middle_and_stay_apart(lm):
         assert all(len(title) < 50 for title in titles)
         if kind == "human":
             assert all("(to the author)" in title for title in titles)
+
+
+def test_without_an_annotation_no_footnote_speaks_of_one(lm):
+    plain = fake_story(WORDS.split(), name="plain")
+    alone = wb.compare(plain, ["S", "F"], lm, **FEW).figure("graph").to_json()
+    assert "Annotation" not in alone
+    assert "as many events as the annotation" not in alone
+    both = wb.compare([plain, written()], ["S", "F"], lm, **FEW).figure("graph").to_json()
+    assert "Annotation: the author" in both
+    assert "as many events as the annotation" in both

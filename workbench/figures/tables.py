@@ -156,7 +156,7 @@ def annotation_kinds(rows: pd.DataFrame) -> dict[str, str]:
     """Story → who marked the boundaries it is compared with, where the table says so."""
     if "annotation" not in rows:
         return {}
-    known = rows.dropna(subset=["annotation"]).drop_duplicates("story")
+    known = rows[rows["annotation"].fillna("") != ""].drop_duplicates("story")
     return {str(s): str(k) for s, k in zip(known["story"], known["annotation"], strict=True)}
 
 
@@ -170,6 +170,11 @@ def match_note(rows: pd.DataFrame) -> str:
     """How the numbers of events were matched, as a sentence; empty where it is not known."""
     if "match" not in rows or rows["match"].isna().all():
         return ""
+    if "annotation" in rows:
+        # Without an annotation there is nothing to match.
+        rows = rows[rows["annotation"].fillna("") != ""]
     rules = [str(rule) for rule in rows["match"].dropna().unique()]
+    if not rules:
+        return ""
     said = [f"{_MATCHES.get(rule, 'Numbers of events')} (match: {rule})" for rule in rules]
     return "; ".join(said) + "."
