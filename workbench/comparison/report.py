@@ -28,10 +28,11 @@ _KINDS = {
 
 _LEGEND = (
     "interval: 95 %, resampling the story's events with their lengths held fixed (graph "
-    "measures) or the people (distances). null: mean ± sd of random segmentations with as many "
-    "events; z and side: how far from it the value lies, and whether on the better or the worse "
-    "side; p two-sided, not corrected for the number of rows. fixed: evenly spaced events, as "
-    f"many. ceiling: the range people reach among themselves. {EVEN_SPACING}"
+    "measures; wider than the null, and no test against it) or the people (distances). null: "
+    "mean ± sd of random segmentations with as many events; z and side: how far from it the "
+    "value lies, and whether on the better or the worse side; p two-sided, not corrected for the "
+    "number of rows. fixed: evenly spaced events, as many. ceiling: the range people reach among "
+    f"themselves. {EVEN_SPACING}"
 )
 
 _NULLS = {
