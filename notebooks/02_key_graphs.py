@@ -312,7 +312,7 @@ figure_head_clusters(clusters)
 # %%
 import xarray as xr
 
-from workbench.recording.reducers import Reducer
+from workbench.recording.reducer import Reducer
 
 
 class Previous(Reducer):

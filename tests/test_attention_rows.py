@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.core.errors import ModelError
-from workbench.recording.attention import AttentionObserver, check_rows
+from workbench.recording.attention import AttentionObserver
+from workbench.recording.attention_rows import check_rows
 from workbench.recording.instruments import AttentionCall
 from workbench.recording.reducers import Distance, Entropy, First, FullRows, Lag
 

@@ -21,7 +21,7 @@ from workbench.core.errors import InputError, MissingDataError
 from workbench.core.trace import Trace
 
 if TYPE_CHECKING:
-    from workbench.recording.reducers import Reducer
+    from workbench.recording.reducer import Reducer
 
 __all__ = ["PER_TOKEN", "head_statistics", "in_event_mass", "inside_reducers"]
 

@@ -12,7 +12,8 @@ from workbench.core.boundaries import Boundaries
 from workbench.core.errors import InputError
 from workbench.core.trace import Trace
 from workbench.recording.attention import AttentionObserver
-from workbench.recording.reducers import Reducer, make_reducers
+from workbench.recording.reducer import Reducer
+from workbench.recording.reducers import make_reducers
 
 if TYPE_CHECKING:
     import xarray as xr

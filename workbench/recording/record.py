@@ -21,7 +21,7 @@ from workbench.recording.measures import chosen_measures
 if TYPE_CHECKING:
     from workbench.core.boundaries import Boundaries
     from workbench.recording.instruments import KeyRecorder
-    from workbench.recording.reducers import Reducer
+    from workbench.recording.reducer import Reducer
     from workbench.recording.windows import Window
 
 __all__ = ["record"]
@@ -62,7 +62,7 @@ def record(
         `DEFAULT_MEASURES`; "surprisal_corrected" corrects word surprisal for word-initial markers.
     attention : statistics of each query head's attention in `layers`, reduced while reading:
         "lag", "entropy", "distance", "first", "sink", "inside", "spans", "top", and any
-        `workbench.recording.reducers.Reducer`, also of one's own.
+        `workbench.recording.reducer.Reducer`, also of one's own.
     attention_heads : query heads (not key-value heads), zero-based; None: all.
     events : for "inside": boundaries over tokens or words, or a method code ("SM"; the text is
         then read twice).
