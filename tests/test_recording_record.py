@@ -269,7 +269,7 @@ def test_storage_refuses_and_explains(lm, story, tmp_path):
     other = tmp_path / "other.zarr"
     shutil.copytree(path, other)
     (other / "zarr.json").write_text(json.dumps(root))
-    with pytest.raises(DataError, match="has trace format 99, and this version reads formats 1 and 2"):
+    with pytest.raises(DataError, match="has trace format 99, and this version reads"):
         wb.load_trace(other)
 
     shutil.rmtree(path / "surprisal" / "c")  # zarr fills missing chunks without a word

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -185,7 +186,7 @@ class Boundaries:
     def __iter__(self) -> Iterator[tuple[int, int]]:
         """(start, end) of each event, the end exclusive."""
         edges = self.edges.tolist()
-        return iter(list(zip(edges[:-1], edges[1:], strict=True)))
+        return pairwise(edges)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Boundaries):
@@ -212,9 +213,9 @@ def _as_positions(starts: ArrayLike, n: int) -> NDArray[np.int64]:
     raw = np.asarray(starts)
     if raw.ndim != 1:
         raise InputError(f"starts must be one-dimensional, not of shape {raw.shape}.")
-    if raw.size and raw.dtype.kind not in "iu":
-        if raw.dtype.kind != "f" or not np.array_equal(raw, np.floor(raw)):
-            raise InputError(f"starts must be whole numbers, not {raw.dtype}.")
+    whole = raw.dtype.kind in "iu" or (raw.dtype.kind == "f" and np.array_equal(raw, np.floor(raw)))
+    if raw.size and not whole:
+        raise InputError(f"starts must be whole numbers, not {raw.dtype}.")
     positions = raw.astype(np.int64)
     if positions.size == 0 or positions[0] != 0:
         positions = np.concatenate([[0], positions]).astype(np.int64)
