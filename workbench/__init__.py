@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from workbench.models import LanguageModel, load_model
     from workbench.recording.heads import head_recall
     from workbench.recording.record import record
+    from workbench.recording.reducer import Reducer
     from workbench.recording.storage import load_trace
     from workbench.stories.library import list_stories, load_story
     from workbench.stories.recall_readers import load_recalls
@@ -62,6 +63,7 @@ _HOME = {
     "KeyGraph": "workbench.core.keygraph",
     "LanguageModel": "workbench.models",
     "RecallSequences": "workbench.analysis.recall.sequences",
+    "Reducer": "workbench.recording.reducer",
     "Story": "workbench.core.story",
     "StreamingSegmenter": "workbench.events.streaming",
     "Trace": "workbench.core.trace",
