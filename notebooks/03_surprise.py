@@ -176,7 +176,9 @@ for measure, table in tables.items():
 # %%
 sweep = context_sweep(story, lm, (16, 64, 256, "all"))
 frame = sweep_frame(sweep)
-late = frame[frame.word >= 200]  # words that have all the contexts up to 256
+# The same words for every k: those that have 256 tokens before them.
+from_word = frame[(frame.k == 256) & (frame.context >= 256)].word.min()
+late = frame[frame.word >= from_word]
 means = late[late.measure.isin(shown)].groupby(["measure", "k"]).value.mean().unstack()
 means.round(3)
 
