@@ -307,3 +307,14 @@ def test_bfloat16_keys_pass_the_check():
     recorder = recorder_for(model)
     read(model, [recorder], token_ids(N))
     assert recorder.keys.dtype == np.float32
+
+
+def test_model_without_attention_is_refused_by_name():
+    from types import SimpleNamespace
+
+    from transformers import MambaConfig
+
+    from workbench.recording.adapter import geometry
+
+    with pytest.raises(ModelError, match="has no attention heads"):
+        geometry(SimpleNamespace(config=MambaConfig()))

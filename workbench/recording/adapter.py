@@ -237,6 +237,11 @@ def rotary_switch(model: Any) -> int | None:
 def geometry(model: Any) -> dict[str, int]:
     """Numbers of layers, query heads and key-value heads."""
     config = model.config.get_text_config(decoder=True)
+    if getattr(config, "num_attention_heads", None) is None:
+        raise ModelError(
+            f"{type(model).__name__} has no attention heads (its configuration names none), so "
+            "there are no keys to record; choose a transformer."
+        )
     heads = int(config.num_attention_heads)
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     return {
