@@ -183,6 +183,25 @@ means = late[late.measure.isin(shown)].groupby(["measure", "k"]).value.mean().un
 means.round(3)
 
 # %%
+names = ["all" if np.isinf(k) else f"{k:.0f}" for k in means.columns]
+fig = make_subplots(rows=1, cols=3, subplot_titles=[labels[m] for m in shown])
+for column, measure in enumerate(shown, start=1):
+    by_word = late[late.measure == measure].pivot(index="word", columns="k", values="value")
+    fig.add_scatter(
+        x=names,
+        y=by_word.mean(),
+        # 95 % for the mean over words, as if words were independent
+        error_y_array=1.96 * by_word.sem(),
+        line_color="rgb(0,114,178)",
+        row=1,
+        col=column,
+    )
+    fig.update_xaxes(title_text="Least context k (tokens)", type="category", row=1, col=column)
+fig.update_yaxes(title_text="Mean over words (nats)", row=1, col=1)
+fig.update_layout(template=theme, width=900, height=340, showlegend=False)
+fig.show()
+
+# %%
 print("difference at an event's first word from other sentence starts (nats), p")
 for measure in shown:
     line = []
