@@ -1,0 +1,1 @@
+"""Training of memory layers: crossbatch (Focused Transformer) and its baselines on one loop."""
