@@ -25,7 +25,7 @@ from workbench.tasks.systems import SystemsLike, SystemSpec, system_specs
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["TaskResult", "load_result", "run_grid"]
+__all__ = ["TaskResult", "limits_of", "load_result", "model_settings", "run_grid"]
 
 _FORMAT = 1
 
@@ -119,7 +119,7 @@ def run_grid(
     specs = system_specs(systems, options)
     if not isinstance(lm, LanguageModel):
         lm = load_model(lm or DEFAULT_MODEL)
-    limits = _limits(specs, max_length or {}, lm)
+    limits = limits_of(specs, max_length or {}, lm)
     settings = _settings(specs, task, lm, max_new_tokens, places)
     folder = None if out is None else RunFolder(out)
     rows: list[dict[str, Any]] = []
@@ -300,9 +300,10 @@ def _task(task: Task | str) -> Task:
     return task
 
 
-def _limits(
+def limits_of(
     specs: Sequence[SystemSpec], given: Mapping[str, int], lm: LanguageModel
 ) -> dict[str, float]:
+    """Longest text of each system by its label, infinity where there is no limit."""
     labels = [spec.label for spec in specs]
     for label, limit in given.items():
         if label not in labels:
@@ -326,15 +327,20 @@ def _settings(
     return {
         "format": _FORMAT,
         "task": task.settings() | ({"depths": depths} if task.together else {}),
-        "model": {
-            "name": lm.name,
-            "identity": lm.identity,
-            "dtype": lm.dtype,
-            "device": lm.device.type,
-            "provenance": lm.provenance,
-        },
+        "model": model_settings(lm),
         "max_new_tokens": max_new_tokens,
         "systems": {spec.label: spec.settings() for spec in specs},
+    }
+
+
+def model_settings(lm: LanguageModel) -> dict[str, str]:
+    """What tells the model's numbers from another's, as JSON."""
+    return {
+        "name": lm.name,
+        "identity": lm.identity,
+        "dtype": lm.dtype,
+        "device": lm.device.type,
+        "provenance": lm.provenance,
     }
 
 

@@ -146,6 +146,7 @@ def fitted(
     per_unit: float,
     what: str,
     most: int | None = None,
+    room: int = 2,
 ) -> Item:
     """The longest item of at most `length` tokens.
 
@@ -156,6 +157,7 @@ def fitted(
     per_unit : about how many tokens a unit has; only the number of trials depends on it.
     what : names the task in the error.
     most : number of units there are.
+    room : see `finished`.
 
     Raises
     ------
@@ -182,7 +184,7 @@ def fitted(
             low, n_low = guess, n
         else:
             high = guess
-    return finished(tokenizer, build(low))
+    return finished(tokenizer, build(low), room=room)
 
 
 def check_depths(depths: Sequence[float]) -> list[float]:

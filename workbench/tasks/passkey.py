@@ -32,11 +32,13 @@ LABELS = (
 )
 """Names of keys when one text holds several."""
 
+# In words of our own, and it matters: one that ended in "you will be asked for it" made the default
+# model miss every key right after it (depth 0, form "fot"; 0 of 8), which these do not (8 of 8).
 _TASK = {
-    "fot": "A long text follows that hides one important number. Find it and remember it: "
-    "you will be asked for it.",
-    "labelled": "A long text follows that hides important numbers. Find them and remember them: "
-    "you will be asked for them.",
+    "one": "A lot of irrelevant text hides an important piece of information. Find it and memorize "
+    "it. You will be quizzed about that information.",
+    "labelled": "A lot of irrelevant text hides important pieces of information. Find them and "
+    "memorize them. You will be quizzed about that information.",
 }
 
 
@@ -156,7 +158,7 @@ def _laid_out(
         between = "\n"
     else:
         units, between = filler, " "
-    text = _TASK["labelled" if labelled else "fot"] + ("\n" if form == "fot" else "\n\n")
+    text = _TASK["labelled" if labelled else "one"] + ("\n" if form == "fot" else "\n\n")
     spans = [(0, 0)] * len(keys)
     done = 0
     for number in sorted(range(len(keys)), key=lambda i: depths[i]):
