@@ -53,9 +53,7 @@ class Memory:
     rotated = False
     """Whether far keys are wanted with their positions."""
 
-    def __init__(
-        self, batch: Batch, *, probe: Probe | None = None, contrast: bool = False
-    ) -> None:
+    def __init__(self, batch: Batch, *, probe: Probe | None = None, contrast: bool = False) -> None:
         self.batch = batch
         self.probe = probe
         self.contrast = contrast
@@ -73,6 +71,13 @@ class Memory:
         layer : number of the layer.
         query : (current rows, heads, n, dim).
         key, value : (all rows, kv_heads, n, dim).
+        """
+        return None
+
+    def joined(self, layer: int, near: Near) -> Tensor | None:
+        """Attention computed by the memory itself, (current rows, heads, n, dim).
+
+        For memories too long for `Far`; None, the rule, leaves it to the layer.
         """
         return None
 
@@ -133,9 +138,7 @@ class Crossbatch(Memory):
             return None
         if self.detach:
             key, value = key.detach(), value.detach()
-        return Far(
-            self._take(key), self._take(value), self._allowed, self._own, top_k=self.top_k
-        )
+        return Far(self._take(key), self._take(value), self._allowed, self._own, top_k=self.top_k)
 
     def _take(self, states: Tensor) -> Tensor:
         """(rows, kv_heads, n, dim) → (current rows, kv_heads, m·n, dim)."""
@@ -166,6 +169,9 @@ def join(memory: Memory, layer: int, near: Near, far: Far | None, gate: Tensor |
     -------
     (current rows, heads, n, dim).
     """
+    own = memory.joined(layer, near)
+    if own is not None:
+        return own
     if far is not None and memory.probe is not None:
         memory.probe.add(layer, near, far)
     if far is not None and memory.contrast:

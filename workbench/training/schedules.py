@@ -133,7 +133,9 @@ class StagedByStep(Constant):
 
     def __post_init__(self) -> None:
         if len(self.values) != len(self.starts) or self.starts[0] != 0:
-            raise InputError(f"starts={self.starts} must begin with 0, one for each of {self.values}.")
+            raise InputError(
+                f"starts={self.starts} must begin with 0, one for each of {self.values}."
+            )
         if list(self.starts) != sorted(set(self.starts)):
             raise InputError(f"starts={self.starts} must increase.")
 
@@ -195,7 +197,9 @@ class Staged:
         return max(self.values)
 
 
-def schedule(values: int | Sequence[int], rule: str = "constant", **options: Any) -> ContextSchedule:
+def schedule(
+    values: int | Sequence[int], rule: str = "constant", **options: Any
+) -> ContextSchedule:
     """A schedule of d by the name of its rule.
 
     Parameters
