@@ -18,16 +18,15 @@ from workbench.tasks.items import Item, Question, Task, check_depths
 from workbench.tasks.meter import Measured, measured
 from workbench.tasks.passkey import Passkey
 from workbench.tasks.recalled import KeyRecall, key_recall
-from workbench.tasks.records import RunFolder, differences
+from workbench.tasks.records import RunFolder
+from workbench.tasks.run_settings import agreed, grid_settings, limits_of
 from workbench.tasks.scoring import contains
 from workbench.tasks.systems import SystemsLike, SystemSpec, system_specs
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["TaskResult", "limits_of", "load_result", "model_settings", "run_grid"]
-
-_FORMAT = 1
+__all__ = ["TaskResult", "load_result", "run_grid"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,11 +119,11 @@ def run_grid(
     if not isinstance(lm, LanguageModel):
         lm = load_model(lm or DEFAULT_MODEL)
     limits = limits_of(specs, max_length or {}, lm)
-    settings = _settings(specs, task, lm, max_new_tokens, places)
+    settings = grid_settings(specs, task, lm, max_new_tokens, places)
     folder = None if out is None else RunFolder(out)
     rows: list[dict[str, Any]] = []
     if folder is not None:
-        settings = _agreed(folder, settings, resume)
+        settings = agreed(folder, settings, resume)
         rows = folder.rows()
     done = {_cell(row) for row in rows}
     plan = [
@@ -298,73 +297,6 @@ def _task(task: Task | str) -> Task:
             )
         return Passkey()
     return task
-
-
-def limits_of(
-    specs: Sequence[SystemSpec], given: Mapping[str, int], lm: LanguageModel
-) -> dict[str, float]:
-    """Longest text of each system by its label, infinity where there is no limit."""
-    labels = [spec.label for spec in specs]
-    for label, limit in given.items():
-        if label not in labels:
-            raise InputError(f"max_length names {label!r}, but the systems are {labels}.")
-        whole_number(f"max_length[{label!r}]", limit, 1)
-    return {
-        spec.label: given.get(
-            spec.label, (lm.window or float("inf")) if spec.name == "full" else float("inf")
-        )
-        for spec in specs
-    }
-
-
-def _settings(
-    specs: Sequence[SystemSpec],
-    task: Task,
-    lm: LanguageModel,
-    max_new_tokens: int | None,
-    depths: list[float],
-) -> dict[str, Any]:
-    return {
-        "format": _FORMAT,
-        "task": task.settings() | ({"depths": depths} if task.together else {}),
-        "model": model_settings(lm),
-        "max_new_tokens": max_new_tokens,
-        "systems": {spec.label: spec.settings() for spec in specs},
-    }
-
-
-def model_settings(lm: LanguageModel) -> dict[str, str]:
-    """What tells the model's numbers from another's, as JSON."""
-    return {
-        "name": lm.name,
-        "identity": lm.identity,
-        "dtype": lm.dtype,
-        "device": lm.device.type,
-        "provenance": lm.provenance,
-    }
-
-
-def _agreed(folder: RunFolder, settings: dict[str, Any], resume: bool) -> dict[str, Any]:
-    """The folder's settings with new systems added, or an error that names what differs."""
-    stored = folder.settings()
-    if stored is None:
-        return settings
-    if not resume:
-        raise InputError(
-            f"{folder.folder} already holds a run; pass resume=True to go on, or name another."
-        )
-    old_systems, new_systems = stored.get("systems", {}), settings["systems"]
-    both = [label for label in new_systems if label in old_systems]
-    changed = differences(
-        {**stored, "systems": {label: old_systems[label] for label in both}},
-        {**settings, "systems": {label: new_systems[label] for label in both}},
-    )
-    if changed:
-        raise InputError(
-            f"{folder.folder} was made with other settings ({'; '.join(changed)}); use those, or "
-            "name another folder."
-        )
-    return {**stored, "systems": {**old_systems, **new_systems}}
 
 
 def _cell(row: Mapping[str, Any]) -> tuple[str, int, float, int]:

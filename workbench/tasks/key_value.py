@@ -47,7 +47,7 @@ class KeyValue:
 
     def settings(self) -> dict[str, Any]:
         """What the texts depend on."""
-        return {"task": self.name}
+        return {"task": self.name, "instruction": _TASK}
 
     def score(self, output: str, answer: str) -> bool:
         """Whether the output contains the value."""

@@ -89,7 +89,13 @@ class Passkey:
 
     def settings(self) -> dict[str, Any]:
         """What the texts depend on."""
-        return {"task": self.name, "form": self.form, "labelled": self.labelled}
+        instruction = _TASK["labelled" if self.labelled else "one"]
+        return {
+            "task": self.name,
+            "form": self.form,
+            "labelled": self.labelled,
+            "instruction": instruction,
+        }
 
     def score(self, output: str, answer: str) -> bool:
         """Whether the first integer of the output is the key."""

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from workbench.core.checks import whole_number
 from workbench.core.errors import DataError, InputError
 from workbench.models import DEFAULT_MODEL, LanguageModel, load_model
-from workbench.tasks.records import RunFolder, differences
+from workbench.tasks.records import RunFolder
+from workbench.tasks.run_settings import agreed, limits_of, model_settings
 from workbench.tasks.systems import SystemsLike, SystemSpec, system_specs
 
 if TYPE_CHECKING:
@@ -78,8 +79,6 @@ def perplexity_curve(
     InputError : a value that is not allowed; a text too short for the last bin; a folder made with
         other settings.
     """
-    from workbench.tasks.grid import limits_of, model_settings
-
     texts = [text] if isinstance(text, str) else list(text)
     edges = [whole_number("length", length, 2) for length in lengths]
     if not edges or sorted(set(edges)) != edges:
@@ -106,7 +105,12 @@ def perplexity_curve(
             for spec in specs
         },
     }
-    folder = None if out is None else _agreed(RunFolder(out), settings)
+    folder = None
+    if out is not None:
+        kept = RunFolder(out)
+        settings = agreed(kept, settings)
+        kept.store_settings(settings)
+        folder = kept.folder
     nats = {
         spec.label: _scored(spec, lm, [p for p, _ in cut], limits[spec.label], folder)
         for spec in specs
@@ -244,25 +248,6 @@ def _cut(tokenizer: Any, text: str, length: int, number: int) -> tuple[str, int]
 
 def _finite(limit: float) -> int | None:
     return None if np.isinf(limit) else int(limit)
-
-
-def _agreed(folder: RunFolder, settings: dict[str, Any]) -> Path:
-    stored = folder.settings()
-    if stored is not None:
-        systems, given = stored.get("systems", {}), settings["systems"]
-        both = [label for label in given if label in systems]
-        changed = differences(
-            {**stored, "systems": {label: systems[label] for label in both}},
-            {**settings, "systems": {label: given[label] for label in both}},
-        )
-        if changed:
-            raise InputError(
-                f"{folder.folder} was made with other settings ({'; '.join(changed)}); use those, "
-                "or name another folder."
-            )
-        settings = {**settings, "systems": {**systems, **given}}
-    folder.store_settings(settings)
-    return folder.folder
 
 
 def _store(path: Path, values: NDArray[np.float64]) -> None:
