@@ -317,7 +317,7 @@ def _text(table: Any) -> str:
 
 
 def _lengths(given: str) -> list[int]:
-    """ "1k,4k,1M" → [1000, 4000, 1000000]."""
+    """Lengths as written, 1k,4k,1M → [1000, 4000, 1000000]."""
     found = []
     for part in _parts("lengths", given):
         number, unit = (part[:-1], part[-1]) if part[-1] in "kKM" else (part, "")

@@ -79,7 +79,7 @@ def figure_depth_length(
     width_px = column_px(width)
     left, right, top, bottom, gap = 44.0, 58.0, 22.0, 34.0, 14.0
     panel_px = max(mm(22), len(depths) * mm(6.5))
-    between = 38.0
+    between = 44.0
     plot_px = rows * panel_px + (rows - 1) * between
     fig = make_subplots(
         rows=rows,
@@ -102,8 +102,8 @@ def figure_depth_length(
             **place,
         )
         last_row = number + columns >= len(systems)
-        fig.update_xaxes(type="category", ticks="", title_text="Tokens" if last_row else None)
-        fig.update_xaxes(title_text="Tokens" if last_row else "", **place)
+        title = "Tokens" if last_row else ""
+        fig.update_xaxes(type="category", ticks="", title_text=title, **place)
         fig.update_yaxes(type="category", ticks="", autorange="reversed", **place)
         if place["col"] == 1:
             fig.update_yaxes(title_text="Depth of the key", **place)
@@ -159,15 +159,15 @@ def _cells(cells: pd.DataFrame, lengths: list[int], depths: list[float]) -> dict
 
 def _grid_notes(table: pd.DataFrame, cells: pd.DataFrame, measure: str) -> list[str]:
     tasks = ", ".join(dict.fromkeys(table["task"]))
-    notes = [f"Task {tasks}: share of {_MEASURES.get(measure, measure)}; cells say how many of"]
-    notes[0] += " how many. Grey: not run."
+    what = _MEASURES.get(measure, measure)
+    notes = [f"Task {tasks}: share of {what}; cells say right/asked. Grey: not run."]
     if measure == "correct" and "scoring" in table:
         rules = ", ".join(dict.fromkeys(table["scoring"]))
         notes.append(f"Right by the rule: {rules}.")
     widest = cells.assign(width=cells["high"] - cells["low"]).nlargest(1, "width").iloc[0]
     notes.append(
-        f"95 % Wilson intervals of single cells are up to {widest['low']:.0%} … "
-        f"{widest['high']:.0%} wide ({widest['right']} of {widest['asked']})."
+        f"A single cell says little: {widest['right']} of {widest['asked']} has a 95 % Wilson "
+        f"interval of {widest['low']:.0%} to {widest['high']:.0%}."
     )
     if table["task"].str.endswith("-labelled").any():
         notes.append("Keys of one seed stand in one text, so answers are not independent.")
@@ -192,7 +192,7 @@ def figure_perplexity(table: pd.DataFrame, *, width: str | float | None = None) 
     if width is None:
         width = "onehalf" if compared else "single"
     width_px, plot_px = column_px(width), mm(48)
-    left, right, bottom, gap = 48.0, 10.0, 46.0, 58.0
+    left, right, bottom, gap = 48.0, 10.0, 72.0, 58.0
     legend, legend_px = horizontal_legend([str(s) for s in systems], width_px, left + right)
     fig = make_subplots(
         rows=1,
@@ -253,8 +253,7 @@ def figure_perplexity(table: pd.DataFrame, *, width: str | float | None = None) 
         "Bins hold different words of the text, so only differences between systems show what "
         "context is worth; below 0 a system predicts better than the baseline.",
     ]
-    provenance = table["provenance"] if "provenance" in table else ()
-    return add_footnote(fig, provenance=provenance, notes=notes, below=bottom)
+    return add_footnote(fig, provenance=table.get("provenance", ()), notes=notes, below=bottom)
 
 
 def _bin(low: int, high: int) -> str:

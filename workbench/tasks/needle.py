@@ -125,9 +125,9 @@ class Needle:
             return int(possible[0])
         if seed >= len(possible):
             raise InputError(
-                f"seed={seed}: the haystack holds {plural(len(possible), 'different stretch')}es "
-                f"of {length} tokens, and each seed takes one; give fewer seeds, shorter lengths "
-                "or a longer text."
+                f"seed={seed}: the haystack holds {len(possible)} different stretches of {length} "
+                "tokens, and each seed takes one; give fewer seeds, shorter lengths or a longer "
+                "text."
             )
         order = np.random.default_rng(0).permutation(possible[1:])
         return int(order[seed - 1])

@@ -238,11 +238,11 @@ def _cut(tokenizer: Any, text: str, length: int, number: int) -> tuple[str, int]
     from workbench.tasks.items import count_tokens
 
     tokens = tokenize(tokenizer, text, f"text {number}")
-    n = len(tokens.ids)
+    n, kept = len(tokens.ids), length
     while n > length:
-        text = text[: int(tokens.char_end[length - 1])]
+        text = text[: int(tokens.char_end[kept - 1])]
         n = count_tokens(tokenizer, text)  # a cut inside a word can change its tokens
-        length -= 1
+        kept -= 1
     return text, n
 
 
