@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 __all__ = ["Far", "Near", "attend", "masses", "own_share_loss"]
 
@@ -136,7 +136,7 @@ def own_share_loss(near: Near, far: Far) -> Tensor:
 
 
 def _sdpa(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor, scale: float) -> Tensor:
-    return F.scaled_dot_product_attention(
+    return functional.scaled_dot_product_attention(
         query,
         key,
         value,

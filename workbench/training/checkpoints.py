@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +90,15 @@ def shipped(name: str) -> tuple[Decoder, dict[str, Any]]:
     MissingDataError : there is none of that name; the message lists them.
     """
     if name not in shipped_names():
+        listed = ", ".join(shipped_names()) or "none"
         raise MissingDataError(
-            f"no decoder {name!r} comes with the workbench. There are: {', '.join(shipped_names())}."
+            f"no decoder {name!r} comes with the workbench; there are: {listed}."
         )
     return load_decoder(data_folder() / "checkpoints" / f"{name}.safetensors")
 
 
 def optimizer_tensors(
-    optimizer: torch.optim.Optimizer, names: dict[Tensor, str]
+    optimizer: torch.optim.Optimizer, names: Mapping[Any, str]
 ) -> dict[str, Tensor]:
     """The state of an optimizer as tensors named `parameter|quantity`."""
     found = {}
@@ -110,7 +112,7 @@ def optimizer_tensors(
 
 
 def restore_optimizer(
-    optimizer: torch.optim.Optimizer, names: dict[Tensor, str], tensors: dict[str, Tensor]
+    optimizer: torch.optim.Optimizer, names: Mapping[Any, str], tensors: dict[str, Tensor]
 ) -> None:
     """Give an optimizer the state that `optimizer_tensors` wrote."""
     by_name = {name: parameter for parameter, name in names.items()}

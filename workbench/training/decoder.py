@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from workbench.core.checks import check_option
@@ -113,7 +113,7 @@ class _Attention(nn.Module):
         query = self._query(asking)
         key, value = self._heads(self.key(x)), self._heads(self.value(x))
         if self.config.normalise:
-            key = F.normalize(key, dim=-1)
+            key = functional.normalize(key, dim=-1)
         first = _positions(memory)
         plain = key
         if self.positions == "rope":
@@ -151,7 +151,7 @@ class _Attention(nn.Module):
         query = self._heads(self.query(x))
         if not self.config.normalise:
             return query
-        return F.normalize(query, dim=-1) * self.log_scale.exp()[:, None, None]
+        return functional.normalize(query, dim=-1) * self.log_scale.exp()[:, None, None]
 
     def _heads(self, x: Tensor) -> Tensor:
         rows, n, _ = x.shape
@@ -175,7 +175,7 @@ class _Block(nn.Module):
     def forward(self, x: Tensor, memory: Memory, current_only: bool) -> Tensor:
         kept = x[memory.batch.current] if current_only else x
         kept = kept + self.attention(self.norm(x), memory, current_only)
-        return kept + self.down(F.gelu(self.up(self.norm_after(kept))))
+        return kept + self.down(functional.gelu(self.up(self.norm_after(kept))))
 
 
 class Decoder(nn.Module):

@@ -24,7 +24,7 @@ from workbench.training.decoder import Decoder
 from workbench.training.dictionary import Dictionary, dictionary_batch
 from workbench.training.rows import IGNORED, Batch, Paper
 
-__all__ = ["Lookup", "Masses", "distraction_masses", "look_up", "long_memory"]
+__all__ = ["Lookup", "Masses", "distraction_masses", "long_memory", "look_up"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,7 +233,7 @@ def long_memory(
         decoder.states(collect)
         stored.keys.append(collect.key)
         stored.values.append(collect.value)
-    return decoder(_Long(_plain(ids), stored, top_k, block))  # type: ignore[no-any-return]
+    return decoder(_Long(_plain(ids), stored, top_k, block))
 
 
 def _plain(ids: Tensor) -> Batch:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from workbench.core.errors import InputError
 from workbench.training.rows import IGNORED
@@ -48,7 +48,7 @@ def token_loss(logits: Tensor, targets: Tensor) -> TokenLoss:
         # Still a function of the parameters, so that every process of a step has gradients.
         return TokenLoss(logits.sum() * 0.0, 0, 0)
     chosen, wanted = logits[predicted], targets[predicted]
-    total = F.cross_entropy(chosen.float(), wanted, reduction="sum")
+    total = functional.cross_entropy(chosen.float(), wanted, reduction="sum")
     if not bool(torch.isfinite(total)):
         raise InputError(
             "the loss is not finite: lower the learning rate, or check the model's weights."

@@ -117,7 +117,9 @@ PAPER_DECODERS: Mapping[str, DecoderConfig] = MappingProxyType(
 
 _TINY = DecoderConfig(vocabulary=64)
 _TINY_SETTINGS = Settings(1000, Rate(3e-3, 3e-4))
-_SMALL = DecoderConfig(vocabulary=64, layers=4, dim=256, heads=8, feed_forward=1024, memory_layers=(2,))
+_SMALL = DecoderConfig(
+    vocabulary=64, layers=4, dim=256, heads=8, feed_forward=1024, memory_layers=(2,)
+)
 _SMALL_SETTINGS = Settings(5000, Rate(2e-3, 2e-4, 200), precision="bf16", log_every=50)
 
 

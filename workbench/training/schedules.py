@@ -168,7 +168,7 @@ class Staged:
     mean: float = 0.0
 
     def d(self, step: int, rng: np.random.Generator) -> int:
-        """d of the present stage."""
+        """The d of the present stage."""
         return self.values[self.stage]
 
     def told(self, accuracy: float) -> bool:
