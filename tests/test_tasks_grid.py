@@ -346,21 +346,35 @@ def test_recalls_of_the_reading_do_not_count_and_layers_are_counted():
 def test_recall_of_the_key_stands_in_the_rows():
     def recalling(lm):
         system = Reader(lm, size=20)
+        system.n_local = 100  # the last key and its question
         system.recalls = (5, 6)
         return system
 
     table = run(recalling, lengths=(300,), depths=(0.0, 0.4, 1.0), seeds=1).table
+    asked = len(LM.tokenizer("\nWhat is the pass key? The pass key is")["input_ids"])
     for row in table.to_dict("records"):
-        near = row["key_start"] >= row["n_read"] - Reader.n_local
+        near = row["key_start"] >= row["n_read"] + asked - 100
         assert row["key_in_window"] == near
         if near:
-            assert row["key_recalled"] is pd.NA
+            assert pd.isna(row["key_recalled"])
             continue
         held = range(row["key_start"] // 20, (row["key_end"] - 1) // 20 + 1)
         assert row["key_recalled"] == bool({5, 6} & set(held))
         assert row["key_layers"] == len({5, 6} & set(held)) / 2
+    assert table["key_in_window"].tolist() == [False, False, True]
     assert table["key_recalled"].sum() > 0
     assert not table["key_recalled"].all()
+
+
+def test_a_system_that_has_no_events_is_run():
+    class Bare(Reader):
+        @property
+        def events(self):
+            raise InputError("full attention has no events")
+
+    table = run({"bare": lambda lm: Bare(lm)}, lengths=(300,), depths=(0.5,), seeds=1).table
+    assert pd.isna(table["n_events"][0])
+    assert pd.isna(table["key_recalled"][0])
 
 
 def test_a_start_token_that_is_counted_moves_the_key():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.core.checks import plural, whole_number
-from workbench.core.errors import InputError
+from workbench.core.errors import InputError, WorkbenchError
 from workbench.models import DEFAULT_MODEL, LanguageModel, load_model
 from workbench.recording.record import versions
 from workbench.tasks.estimate import check_memory
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = ["TaskResult", "load_result", "run_grid"]
+
+_CELL = ("system", "length", "depth", "seed")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,9 +95,9 @@ def run_grid(
     to the end of the question); seconds_reading and tokens_per_second (of the text),
     seconds_generating; peak_memory, memory_before (bytes) and memory_of (see `Measured`), while
     reading; attended (mean number of keys a query saw in reading); footprint (dict of bytes);
-    n_events; key_recalled, key_recalled_whole, key_layers (see `KeyRecall`; missing where the
-    key was still in the local window or nothing is recalled); key_in_window; reading (rows with
-    the same number share one reading, and its time).
+    n_events; key_in_window (the key was in the local window to the end of the answer);
+    key_recalled, key_recalled_whole, key_layers (see `KeyRecall`; missing where it was, or where
+    nothing is recalled); reading (rows with the same number share one reading, and its time).
 
     Raises
     ------
@@ -221,9 +223,8 @@ def _texts(
 
 
 def _of_reading(system: Any, item: Item, took: Measured) -> dict[str, Any]:
-    attended = getattr(system, "attended", None)
-    footprint = getattr(system, "footprint", None)
-    events = getattr(system, "events", None)
+    attended, events = _known(system, "attended"), _known(system, "events")
+    footprint = _known(system, "footprint")
     return {
         "n_tokens": item.n_tokens,
         "n_text": item.n_text,
@@ -261,11 +262,12 @@ def _answered(
         # A start token that the system put first moves everything by one.
         shift = before - item.n_text
         span = question.tokens[0] + shift, question.tokens[1] + shift
-        n_local = getattr(system, "n_local", None)
-        near = None if n_local is None else bool(span[0] >= before - int(n_local))
-        retrievals = getattr(system, "retrievals", None)
-        events = getattr(system, "events", None)
-        if retrievals is not None and events is not None and not near:
+        n_local = _known(system, "n_local")
+        # In sight to the last token of the answer, so that it need not be recalled.
+        near = None if n_local is None else bool(span[0] >= system.n_tokens - int(n_local))
+        retrievals, events = _known(system, "retrievals"), _known(system, "events")
+        found = retrievals is not None and events is not None and shift in (0, 1)
+        if found and not near:
             recall = key_recall(retrievals, events, span, before)
     return {
         "label": question.label,
@@ -285,6 +287,14 @@ def _answered(
     }
 
 
+def _known(system: Any, name: str) -> Any:
+    """An attribute of a system; None where it has none, or says that there is none."""
+    try:
+        return getattr(system, name, None)
+    except WorkbenchError:
+        return None
+
+
 # --- settings and rows ---------------------------------------------------------------------
 
 
@@ -300,13 +310,16 @@ def _task(task: Task | str) -> Task:
 
 
 def _cell(row: Mapping[str, Any]) -> tuple[str, int, float, int]:
-    return row["system"], row["length"], row["depth"], row["seed"]
+    system, length, depth, seed = (row[name] for name in _CELL)
+    return system, length, depth, seed
 
 
 def _table(rows: list[dict[str, Any]]) -> pd.DataFrame:
     import pandas as pd
 
     table = pd.DataFrame(rows)
+    if len(table):
+        table = table.drop_duplicates(list(_CELL), ignore_index=True)
     for column in ("key_recalled", "key_recalled_whole", "key_in_window"):
         if column in table:
             table[column] = table[column].astype("boolean")
