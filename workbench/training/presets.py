@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +22,7 @@ from workbench.training.generated import DictionaryData
 from workbench.training.invented import Invented, invented_documents
 from workbench.training.loader import DocumentLoader
 from workbench.training.loop import Data, Settings, Trainer
+from workbench.training.measure import distraction_table, lookup_table, nats_table
 from workbench.training.methods import (
     CrossbatchMethod,
     MemorizingTransformer,
@@ -32,7 +33,10 @@ from workbench.training.methods import (
 )
 from workbench.training.schedules import ContextSchedule, Rate, schedule
 
-__all__ = ["PAPER_DECODERS", "PRESETS", "SIZES", "Preset", "Variant", "build", "preset"]
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["PAPER_DECODERS", "PRESETS", "SIZES", "Preset", "Variant", "build", "preset", "report"]
 
 SIZES = ("tiny", "small", "paper")
 METHODS = ("fot", "standard", "xl", "mt", "fot+mt")
@@ -123,7 +127,7 @@ _SMALL = DecoderConfig(
 _SMALL_SETTINGS = Settings(5000, Rate(2e-3, 2e-4, 200), precision="bf16", log_every=50)
 
 
-def _paper_settings(peak: float, least: float, steps: int, accumulation: bool = False) -> Settings:
+def _paper_settings(peak: float, least: float, steps: int) -> Settings:
     rate = Rate(peak, least, 1000, "inverse-sqrt")
     return Settings(
         steps, rate, optimizer="adafactor", precision="bf16", log_every=100, checkpointing=True
@@ -399,3 +403,30 @@ def build(
         log=log,
         cpu=cpu,
     )
+
+
+def report(
+    decoder: Decoder, chosen: Preset, variant: Variant, *, seed: int = 1
+) -> dict[str, pd.DataFrame]:
+    """What a trained decoder of a preset reaches, as tables by title.
+
+    Dictionaries: r_d and accuracy by number of documents, accuracy by memory tokens. Texts: nats
+    on fresh documents by what the memory holds.
+    """
+    if isinstance(chosen.data, Dictionary):
+        window = chosen.data.window
+        return {
+            "distraction": distraction_table(decoder, chosen.data, seed=seed),
+            "look-up": lookup_table(
+                decoder, chosen.data, [window * 4**power for power in range(5)], seed=seed
+            ),
+        }
+    fresh = invented_documents(chosen.data, documents=4 * chosen.rows, seed=seed + 1000)
+    sizes = [chosen.window * 2**power for power in range(4)]
+    d = [0, *(2**power for power in range(5) if 2**power <= chosen.rows)]
+    windows = int(variant.crossbatch.get("windows", 1))
+    return {
+        "nats": nats_table(
+            decoder, fresh, chosen.window, d=d, windows=windows, capacity=sizes, rows=chosen.rows
+        )
+    }
