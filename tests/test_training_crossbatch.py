@@ -13,7 +13,7 @@ from workbench.core.errors import InputError, ModelError
 from workbench.training.attention import Far, Near, attend, masses, own_share_loss
 from workbench.training.crossbatch import Crossbatch, Memory, Probe
 from workbench.training.decoder import Decoder, DecoderConfig
-from workbench.training.evaluate import long_memory
+from workbench.training.evaluate import read_with_memory, store_memory
 from workbench.training.methods import MemorizingTransformer, TransformerXL
 from workbench.training.pretrained import PretrainedDecoder
 from workbench.training.rows import IGNORED, Batch, Links, Mixed, Paper
@@ -412,10 +412,11 @@ def test_long_memory_equals_crossbatch():
     decoder = small()
     batch = batch_of(6, 5)
     expected = decoder(Crossbatch(batch, Paper(6), RNG))[:1]
-    found = long_memory(decoder, batch.ids[:6], batch.ids[6:7], block=4, batch=2)
+    stored = store_memory(decoder, batch.ids[:6], batch=2)
+    found = read_with_memory(decoder, stored, batch.ids[6:7], block=4)
     torch.testing.assert_close(found, expected)
     best = decoder(Crossbatch(batch, Paper(6), RNG, top_k=7))[:1]
-    found = long_memory(decoder, batch.ids[:6], batch.ids[6:7], top_k=7, block=4, batch=2)
+    found = read_with_memory(decoder, stored, batch.ids[6:7], top_k=7, block=4)
     torch.testing.assert_close(found, best)
 
 

@@ -87,7 +87,7 @@ class Crossbatch(Memory):
 
     Parameters
     ----------
-    form : `Paper` or `Mixed`; who sees whom.
+    form : `Paper` or `Mixed`; who sees whom. Or the links themselves.
     rng : draws random negatives.
     detach : no gradient into keys and values of other rows (ablation; Figure 5).
     top_k : only so many keys of each query and head.
@@ -96,7 +96,7 @@ class Crossbatch(Memory):
     def __init__(
         self,
         batch: Batch,
-        form: Paper | Mixed,
+        form: Paper | Mixed | Links,
         rng: np.random.Generator,
         *,
         detach: bool = False,
@@ -110,7 +110,9 @@ class Crossbatch(Memory):
         self.detach = detach
         self.top_k = top_k
         self.links: Links | None = None
-        if form.negatives != "hardest":
+        if isinstance(form, Links):
+            self._set(form)
+        elif form.negatives != "hardest":
             self._set(form.links(batch, rng))
 
     def _set(self, links: Links) -> None:
@@ -131,7 +133,9 @@ class Crossbatch(Memory):
 
     def far(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Far | None:
         """Keys and values of the linked rows."""
-        if self.links is None:  # hardest: chosen in the first memory layer, kept for the others
+        if self.links is None and not isinstance(
+            self.form, Links
+        ):  # hardest: chosen in the first memory layer, kept for the others
             self._set(self.form.links(self.batch, self.rng, self._similarity(query, key)))
         assert self.links is not None
         if self.links.rows.shape[1] == 0 or not bool((self.links.rows >= 0).any()):

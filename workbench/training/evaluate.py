@@ -22,9 +22,19 @@ from workbench.training.attention import Near
 from workbench.training.crossbatch import Crossbatch, Memory, Probe
 from workbench.training.decoder import Decoder
 from workbench.training.dictionary import Dictionary, dictionary_batch
-from workbench.training.rows import IGNORED, Batch, Paper
+from workbench.training.rows import IGNORED, Batch, Links
 
-__all__ = ["Lookup", "Masses", "distraction_masses", "long_memory", "look_up"]
+__all__ = [
+    "Lookup",
+    "Masses",
+    "StoredMemory",
+    "distraction_masses",
+    "look_up",
+    "read_with_memory",
+    "store_memory",
+]
+
+_SCORES = 2**22  # scores that exist at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,26 +82,28 @@ def distraction_masses(
         raise InputError(f"d={d} must lie between 1 and documents={documents}.")
     batch = dictionary_batch(task, documents, np.random.default_rng(seed))
     queries = min(whole_number("queries", queries, 1), documents)
+    layers = decoder.memory_layers
     logits, own, everything = [], [], []
     decoder.eval()
-    for place in range(queries):
-        # One asking document at a time: d windows of memory, nothing else.
-        rows = [(place + k) % documents for k in range(d)] + [documents + place]
-        part = _rows(batch, rows, suppliers=d)
+    size = max(1, _SCORES // (decoder.config.heads * task.window**2 * d))
+    for start in range(0, queries, size):
+        asking = np.arange(start, min(start + size, queries))
+        seen = (asking[:, None] + np.arange(d)) % documents
+        links = Links(seen, np.arange(d) == np.zeros((len(asking), 1)))
         probe = Probe()
-        # The form wants every document to be current; here one asks and d supply.
+        part = _rows(batch, [*range(documents), *(documents + asking)], suppliers=documents)
         with torch.no_grad():
-            logits.append(decoder(_OneAsks(part, d, probe)))
-        own.append(torch.stack([probe.own[layer][0] for layer in decoder.memory_layers]))
-        everything.append(torch.stack([probe.all[layer][0] for layer in decoder.memory_layers]))
+            logits.append(decoder(Crossbatch(part, links, np.random.default_rng(0), probe=probe)))
+        own.append(torch.stack([probe.own[layer] for layer in layers], dim=1))
+        everything.append(torch.stack([probe.all[layer] for layer in layers], dim=1))
     targets = batch.targets[documents : documents + queries]
     predicting = targets != IGNORED
     right = (torch.cat(logits).argmax(dim=-1) == targets) & predicting
     return Masses(
-        torch.stack(own).numpy(),
-        torch.stack(everything).numpy(),
+        torch.cat(own).numpy(),
+        torch.cat(everything).numpy(),
         predicting.numpy(),
-        decoder.memory_layers,
+        layers,
         (right.sum(dim=1) / predicting.sum(dim=1)).double().numpy(),
         d,
     )
@@ -107,17 +119,6 @@ def _rows(batch: Batch, rows: Sequence[int], suppliers: int) -> Batch:
         batch.window[rows],
         suppliers,
     )
-
-
-class _OneAsks(Crossbatch):
-    """One current row that sees every supplier."""
-
-    def __init__(self, batch: Batch, d: int, probe: Probe) -> None:
-        super().__init__(batch, Paper(0), np.random.default_rng(0), probe=probe)
-        links = self.links
-        assert links is not None
-        own = (batch.document[:d] == batch.document[-1])[None]
-        self._set(dataclasses.replace(links, rows=np.arange(d)[None], own=own))
 
 
 # --- memories of any length ------------------------------------------------------------------
@@ -176,9 +177,11 @@ def look_up(
         ids = torch.from_numpy(questions)[None]
         targets[0, :-1] = torch.where(answers, ids[0, 1:], IGNORED)
         predicting = targets != IGNORED
+        with torch.no_grad():
+            stored = store_memory(decoder, memory)
         for place, k in enumerate(top_k):
             with torch.no_grad():
-                logits = long_memory(decoder, memory, ids, top_k=k)
+                logits = read_with_memory(decoder, stored, ids, top_k=k)
             right = (logits.argmax(dim=-1) == targets)[predicting]
             found[place].append(float(right.float().mean()))
     return [_lookup(windows * task.window, k, np.array(values)) for k, values in zip(top_k, found)]
@@ -202,21 +205,37 @@ def _long_document(
     return torch.from_numpy(np.stack([pair[0] for pair in pairs])), pairs[asked][1]
 
 
-def long_memory(
-    decoder: Decoder,
-    memory: Tensor,
-    ids: Tensor,
-    *,
-    top_k: int | None = None,
-    block: int = 8192,
-    batch: int = 256,
-) -> Tensor:
-    """Logits of one window that sees a memory of any length in the memory layer.
+def store_memory(decoder: Decoder, memory: Tensor, *, batch: int = 256) -> StoredMemory:
+    """Keys and values of the memory layer for windows (n_windows, n), each read by itself.
 
     Parameters
     ----------
     decoder : with one memory layer, joined by one softmax.
-    memory : (windows, n) tokens, each window read by itself, as in training.
+    batch : windows read at once.
+    """
+    if len(decoder.memory_layers) != 1 or decoder.config.join != "softmax":
+        raise InputError("a decoder with one memory layer and join='softmax' is needed.")
+    stored = StoredMemory(decoder.memory_layers[0])
+    for part in memory.split(batch):
+        collect = _Collect(_plain(part))
+        decoder.states(collect)
+        stored.keys.append(collect.key)
+        stored.values.append(collect.value)
+    return stored
+
+
+def read_with_memory(
+    decoder: Decoder,
+    stored: StoredMemory,
+    ids: Tensor,
+    *,
+    top_k: int | None = None,
+    block: int = 8192,
+) -> Tensor:
+    """Logits of one window that sees a stored memory of any length.
+
+    Parameters
+    ----------
     ids : (1, m) tokens of the window that asks.
     top_k : keys per query and head; None for all.
     block : memory tokens whose scores exist at once.
@@ -225,14 +244,6 @@ def long_memory(
     -------
     (1, m, vocabulary).
     """
-    if len(decoder.memory_layers) != 1 or decoder.config.join != "softmax":
-        raise InputError("a decoder with one memory layer and join='softmax' is needed.")
-    stored = _Stored(decoder.memory_layers[0])
-    for part in memory.split(batch):
-        collect = _Collect(_plain(part))
-        decoder.states(collect)
-        stored.keys.append(collect.key)
-        stored.values.append(collect.value)
     return decoder(_Long(_plain(ids), stored, top_k, block))
 
 
@@ -248,7 +259,9 @@ def _plain(ids: Tensor) -> Batch:
 
 
 @dataclass
-class _Stored:
+class StoredMemory:
+    """Keys and values (heads, tokens, dim) of one layer, in parts."""
+
     layer: int
     keys: list[Tensor] = dataclasses.field(default_factory=list)
     values: list[Tensor] = dataclasses.field(default_factory=list)
@@ -273,7 +286,7 @@ class _Collect(Memory):
 class _Long(Memory):
     """One row that sees stored tokens, by blocks."""
 
-    def __init__(self, batch: Batch, stored: _Stored, top_k: int | None, block: int) -> None:
+    def __init__(self, batch: Batch, stored: StoredMemory, top_k: int | None, block: int) -> None:
         super().__init__(batch)
         self.stored, self.top_k, self.block = stored, top_k, block
 
