@@ -22,17 +22,22 @@ __all__ = [
     "AttentionFunction",
     "attention_function",
     "attention_modules",
+    "cache_argument",
     "geometry",
     "gguf_options",
     "head_logits",
     "hidden_states",
     "key_dim",
     "layer_modules",
+    "make_tables",
+    "own_window",
     "quiet",
     "registered_attention",
+    "rotary_module",
     "rotary_switch",
     "rotary_tables",
     "rotate",
+    "turns",
     "unrotate",
 ]
 
@@ -69,11 +74,14 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def registered_attention(model: Any, function: AttentionFunction) -> Iterator[str]:
+def registered_attention(
+    model: Any, function: AttentionFunction, *, masked: bool = True
+) -> Iterator[str]:
     """Let a model call `function` for attention inside the block; yields what it called before.
 
     The function is registered under a name of its own, with the mask function that belongs to
-    the model's own implementation, and both names are taken away on leaving.
+    the model's own implementation (masked=False: with one that makes no mask), and both names
+    are taken away on leaving.
 
     Raises
     ------
@@ -95,6 +103,8 @@ def registered_attention(model: Any, function: AttentionFunction) -> Iterator[st
     # The eager function is called in blocks of queries with masks of our own, from what SDPA
     # gets: nothing, or one boolean table for a sliding window.
     mask = sdpa_mask if original == "eager" else ALL_MASK_ATTENTION_FUNCTIONS[original]
+    if not masked:
+        mask = _no_mask
     name = f"workbench-{id(function):x}"
     AttentionInterface.register(name, function)
     AttentionMaskInterface.register(name, mask)
@@ -107,6 +117,10 @@ def registered_attention(model: Any, function: AttentionFunction) -> Iterator[st
             config._attn_implementation_internal = implementation
         AttentionInterface._global_mapping.pop(name, None)
         AttentionMaskInterface._global_mapping.pop(name, None)
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """For attention functions that know by themselves what each query sees."""
 
 
 def _configs(model: Any) -> list[Any]:
@@ -277,6 +291,60 @@ def rotary_tables(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor
             if isinstance(cos, Tensor) and isinstance(sin, Tensor) and cos.dim() == 3:
                 return cos, sin
     return None
+
+
+def rotary_module(model: Any) -> nn.Module:
+    """The module that makes a decoder's rotary tables.
+
+    Raises
+    ------
+    ModelError : the model has none: its positions are not rotary.
+    """
+    found = getattr(model.get_decoder(), "rotary_emb", None)
+    if not isinstance(found, nn.Module):
+        raise ModelError(
+            f"{type(model).__name__} does not turn queries and keys by position (no rotary "
+            "tables), so remembered tokens cannot be given new places; use a rotary decoder "
+            "(Llama, Mistral, Qwen, Phi-3, Gemma 3, ...)."
+        )
+    return found
+
+
+def make_tables(
+    model: Any, layer: int, positions: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """The layer's own (cos, sin) for positions (n,), each (1, n, rotated dimensions).
+
+    Hooks on the rotary module are not run.
+    """
+    rotary = rotary_module(model)
+    like = torch.zeros(1, 1, 1, dtype=dtype, device=positions.device)
+    arguments: list[Any] = [like, positions[None]]
+    if "layer_type" in inspect.signature(rotary.forward).parameters:
+        arguments.append(model.config.get_text_config(decoder=True).layer_types[layer])
+    cos, sin = rotary.forward(*arguments)
+    return cos, sin
+
+
+def turns(module: nn.Module) -> bool:
+    """Whether a layer's attention turns its queries and keys (SmolLM3 has layers that do not)."""
+    return bool(getattr(module, "use_rope", True))
+
+
+def own_window(model: Any, layer: int, module: nn.Module) -> int | None:
+    """Tokens a layer sees by its own design (a sliding window), None for all."""
+    config = model.config.get_text_config(decoder=True)
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None and kinds[layer] != "sliding_attention":
+        return None
+    width = getattr(module, "sliding_window", None) or getattr(config, "sliding_window", None)
+    return int(width) if width else None
+
+
+def cache_argument(model: Any) -> str:
+    """What the model calls the argument of its cache: renamed within transformers 5."""
+    parameters = inspect.signature(model.get_decoder().forward).parameters
+    return "cache" if "cache" in parameters else "past_key_values"
 
 
 def rotate(module: nn.Module, keys: Tensor, tables: tuple[Tensor, Tensor]) -> Tensor:

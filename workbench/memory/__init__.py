@@ -1,0 +1,21 @@
+"""Memory systems: what a model keeps of a text it has left behind, and how it recalls it."""
+
+from workbench.memory.named import (
+    EMLLM,
+    SYSTEMS,
+    FullContext,
+    InfLLM,
+    MemorySystem,
+    SlidingWindow,
+    make_system,
+)
+
+__all__ = [
+    "EMLLM",
+    "SYSTEMS",
+    "FullContext",
+    "InfLLM",
+    "MemorySystem",
+    "SlidingWindow",
+    "make_system",
+]
