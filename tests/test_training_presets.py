@@ -239,12 +239,12 @@ def test_shipped_decoders_reach_what_is_recorded(name):
     decoder, about = shipped(name)
     chosen = preset(about["training"]["preset"])
     recorded = {(row["d"], row["queries"]): row for row in about["reached"]["distraction"]}
-    # Fewer documents ask than were recorded: the recorded interval is widened accordingly.
-    table = distraction_table(decoder, chosen.data, (1, 16), documents=64, queries=8)
+    table = distraction_table(decoder, chosen.data, (1, 16), documents=64)
     for row in table.to_dict("records"):
         known = recorded[row["d"], row["queries"]]
-        assert row["r_d"] == pytest.approx(known["r_d"], abs=0.06)
-        assert row["accuracy"] == pytest.approx(known["accuracy"], abs=0.15)
+        # The same documents; what other processors round differently may turn an answer or two.
+        assert row["r_d"] == pytest.approx(known["r_d"], abs=1e-3)
+        assert row["accuracy"] == pytest.approx(known["accuracy"], abs=0.01)
 
 
 @pytest.mark.parametrize("seed", range(3))

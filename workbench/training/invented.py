@@ -32,10 +32,10 @@ class Invented:
     documents : how many are made for training.
     """
 
-    names: int = 16
-    letters: int = 40
+    names: int = 6
+    letters: int = 20
     least: int = 3
-    most: int = 5
+    most: int = 4
     tokens: int = 513
     documents: int = 2000
 

@@ -91,7 +91,12 @@ class Preset:
 
 
 _STAGED = Variant((1, 2, 4, 8, 16), "accuracy", MappingProxyType({"accuracy": 0.95}))
-_STEPS = {"starts": (0, 200)}
+
+
+def _warm(d: int, **crossbatch: Any) -> Variant:
+    """D documents once memory is in use: from the first step on small models never look at it."""
+    return Variant((1, d), "steps", {"starts": (0, 150)}, crossbatch=crossbatch)
+
 
 # FOT, Table 9: 12 layers, memory layer 8, rotary positions except there.
 _PAPER = DecoderConfig(
@@ -179,7 +184,7 @@ def _sized(
 
 _WORDS = Invented()
 _TEXT = DecoderConfig(vocabulary=_WORDS.vocabulary)
-_TEXT_SETTINGS = Settings(400, Rate(3e-3, 3e-4), log_every=20)
+_TEXT_SETTINGS = Settings(600, Rate(3e-3, 3e-4), log_every=20)
 _FULL = _paper_settings(0.01, 0.0005, 500_000)
 
 PRESETS: Mapping[str, Mapping[str, Preset]] = MappingProxyType(
@@ -240,25 +245,31 @@ PRESETS: Mapping[str, Mapping[str, Preset]] = MappingProxyType(
         "figure6": _sized(
             "with negatives and without (Figure 6), and how they are chosen",
             {
-                "d2": Variant(2),
+                "d2": _warm(2),
                 "d1": Variant(1),
-                "d8": Variant(8),
-                "random": Variant(8, crossbatch={"negatives": "random"}),
-                "hardest": Variant(8, crossbatch={"negatives": "hardest"}),
-                "contrast": Variant(8, crossbatch={"contrast": 0.1}),
+                "d8": _warm(8),
+                "random": _warm(8, negatives="random"),
+                "hardest": _warm(8, negatives="hardest"),
+                "contrast": _warm(8, contrast=0.1),
             },
             _WORDS,
             _TEXT,
             _TEXT_SETTINGS,
             paper=("184M", 64, 512, _FULL),
+            paper_variants={
+                "d2": Variant(2),
+                "d1": Variant(1),
+                "d4": Variant(4),
+                "d8": Variant(8),
+            },
         ),
         "figure8": _sized(
             "perplexity when the memory holds other documents too (Figure 8)",
             {
-                "staged": Variant((2, 16), "steps", _STEPS),
+                "staged": Variant((1, 2, 4, 8, 16), "steps", {"starts": (0, 150, 200, 250, 300)}),
                 "d1": Variant(1),
-                "d2": Variant(2),
-                "d8": Variant(8),
+                "d2": _warm(2),
+                "d8": _warm(8),
             },
             _WORDS,
             _TEXT,
@@ -274,10 +285,10 @@ PRESETS: Mapping[str, Mapping[str, Preset]] = MappingProxyType(
         "figure9": _sized(
             "perplexity of one document when its memory grows beyond training (Figure 9)",
             {
-                "w1d2": Variant(2),
+                "w1d2": _warm(2),
                 "w1d1": Variant(1),
                 "w2d1": Variant(1, crossbatch={"windows": 2}),
-                "w2d2": Variant(2, crossbatch={"windows": 2}),
+                "w2d2": _warm(2, windows=2),
                 "xl": Variant(method="xl", memory={"capacity": 64}),
                 "mt": Variant(method="mt", memory={"capacity": 256}),
                 "standard": Variant(0, method="standard"),
@@ -290,8 +301,8 @@ PRESETS: Mapping[str, Mapping[str, Preset]] = MappingProxyType(
         "positions": _sized(
             "memory keys without positions, or as if first in the window",
             {
-                "none": Variant(2),
-                "zero": Variant(2, decoder={"memory_positions": "zero"}),
+                "none": _warm(2),
+                "zero": replace(_warm(2), decoder={"memory_positions": "zero"}),
             },
             _WORDS,
             _TEXT,
