@@ -13,7 +13,7 @@ from workbench.core.errors import InputError, ModelError
 from workbench.training.attention import Far, Near, attend, masses, own_share_loss
 from workbench.training.crossbatch import Crossbatch, Memory, Probe
 from workbench.training.decoder import Decoder, DecoderConfig
-from workbench.training.evaluate import read_with_memory, store_memory
+from workbench.training.long_memory import read_with_memory, store_memory
 from workbench.training.methods import MemorizingTransformer, TransformerXL
 from workbench.training.pretrained import PretrainedDecoder
 from workbench.training.rows import IGNORED, Batch, Links, Mixed, Paper

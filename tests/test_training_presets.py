@@ -24,12 +24,14 @@ from workbench.training.cost import Shape, step_cost
 from workbench.training.crossbatch import Crossbatch, Memory
 from workbench.training.decoder import Decoder, DecoderConfig
 from workbench.training.dictionary import Dictionary, dictionary_batch
-from workbench.training.evaluate import distraction_masses, look_up
+from workbench.training.evaluate import distraction_masses
+from workbench.training.experiments import build, data_of, method_of
 from workbench.training.finetune import fine_tune, load_memory_settings
 from workbench.training.invented import Invented, invented_documents
+from workbench.training.long_memory import look_up
 from workbench.training.loop import Settings
 from workbench.training.measure import distraction_table, lookup_table, nats_table, summarise
-from workbench.training.presets import PAPER_DECODERS, PRESETS, build, data_of, method_of, preset
+from workbench.training.presets import PAPER_DECODERS, PRESETS, preset
 from workbench.training.pretrained import PretrainedDecoder
 from workbench.training.rows import Paper
 from workbench.training.schedules import Rate, schedule

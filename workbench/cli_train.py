@@ -93,7 +93,7 @@ def fot(
     steps: Annotated[int | None, typer.Option(help="Default: the preset's own, or 1000.")] = None,
     rate: Annotated[float, typer.Option(help="Highest learning rate (--model).")] = 2e-5,
     warmup: Annotated[int, typer.Option(help="Steps to it (--model).")] = 100,
-    precision: Annotated[str, typer.Option(help="no, bf16 or fp16 (--model).")] = "no",
+    precision: Annotated[str, typer.Option(help="no or bf16 (--model).")] = "no",
     checkpointing: Annotated[
         bool, typer.Option(help="Compute layers twice to save memory (--model).")
     ] = False,
@@ -120,7 +120,7 @@ def fot(
     if out.exists() and any(out.iterdir()) and not resume:
         raise InputError(f"{out} is not empty; give another --out, or --resume to go on there.")
     if preset is not None:
-        from workbench.training.presets import build
+        from workbench.training.experiments import build
 
         trainer = build(
             preset, variant, size=size, seed=seed, steps=steps, out=out, log=log, cpu=cpu
@@ -209,8 +209,8 @@ def _finish_preset(
     import torch
 
     from workbench.training.checkpoints import save_decoder
+    from workbench.training.experiments import report
     from workbench.training.presets import preset as chosen
-    from workbench.training.presets import report
 
     experiment = chosen(preset, size)
     name = next(iter(experiment.variants)) if variant is None else variant

@@ -19,6 +19,7 @@ from workbench.training.instruction import InstructionLoader, instruction_method
 from workbench.training.loader import DocumentLoader
 from workbench.training.loop import Data, Settings, Trainer
 from workbench.training.methods import (
+    METHODS,
     CrossbatchMethod,
     MemorizingTransformer,
     Method,
@@ -29,9 +30,7 @@ from workbench.training.methods import (
 from workbench.training.pretrained import PretrainedDecoder
 from workbench.training.schedules import ContextSchedule
 
-__all__ = ["METHODS", "fine_tune", "load_memory_settings", "make_method", "save_pretrained"]
-
-METHODS = ("fot", "standard", "xl", "mt", "fot+mt")
+__all__ = ["fine_tune", "load_memory_settings", "make_method", "save_pretrained"]
 
 
 def make_method(

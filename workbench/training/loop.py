@@ -69,7 +69,7 @@ class Settings:
     log_every : steps between logged rows; a logged step also measures r_d.
     save_every : steps between kept states; 0 for the end only.
     checkpointing : compute each layer twice instead of keeping what it computed.
-    precision : "no", "bf16" or "fp16" (accelerate's mixed precision).
+    precision : "no" or "bf16" (accelerate's mixed precision).
     seed : of links and draws of d.
     """
 
@@ -90,7 +90,7 @@ class Settings:
         whole_number("log_every", self.log_every, 1)
         whole_number("save_every", self.save_every, 0)
         check_option("optimizer", self.optimizer, ("adamw", "adafactor"))
-        check_option("precision", self.precision, ("no", "bf16", "fp16"))
+        check_option("precision", self.precision, ("no", "bf16"))
 
 
 class Trainer:
@@ -260,6 +260,8 @@ class Trainer:
         rank = accelerator.process_index
         tensors = {name: t.cpu().contiguous() for name, t in self.method.tensors().items()}
         tensors["rng"] = torch.get_rng_state()
+        if accelerator.device.type == "cuda":
+            tensors["rng_device"] = torch.cuda.get_rng_state(accelerator.device)
         save_file(tensors, fresh / f"rank{rank}.safetensors")
         text = json.dumps(self.data.state())
         (fresh / f"rank{rank}.json").write_text(text, encoding="utf-8")
@@ -295,6 +297,8 @@ class Trainer:
         rank = self.accelerator.process_index
         tensors = load_file(state / f"rank{rank}.safetensors")
         torch.set_rng_state(tensors.pop("rng"))
+        if "rng_device" in tensors:
+            torch.cuda.set_rng_state(tensors.pop("rng_device"), self.accelerator.device)
         self.step = int(about["step"])
         self.d.restore(about["d"])
         self.data.restore(json.loads((state / f"rank{rank}.json").read_text(encoding="utf-8")))

@@ -19,8 +19,9 @@ from workbench.core.checks import whole_number
 from workbench.core.errors import InputError
 from workbench.training.decoder import Decoder
 from workbench.training.dictionary import Dictionary
-from workbench.training.evaluate import Masses, distraction_masses, look_up
+from workbench.training.evaluate import Masses, distraction_masses
 from workbench.training.loader import DocumentLoader
+from workbench.training.long_memory import look_up
 from workbench.training.methods import CrossbatchMethod, MemorizingTransformer, Method, Standard
 from workbench.training.rows import IGNORED
 

@@ -21,6 +21,7 @@ from workbench.training.crossbatch import Crossbatch, Memory, Probe
 from workbench.training.rows import Batch, Mixed, Paper
 
 __all__ = [
+    "METHODS",
     "CrossbatchMethod",
     "MemorizingTransformer",
     "Method",
@@ -28,6 +29,9 @@ __all__ = [
     "Switch",
     "TransformerXL",
 ]
+
+METHODS = ("fot", "standard", "xl", "mt", "fot+mt")
+"""Names of the methods; the last is FOT first and the Memorizing Transformer after it."""
 
 
 class Method:
