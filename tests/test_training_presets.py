@@ -29,11 +29,12 @@ from workbench.training.experiments import build, data_of, method_of
 from workbench.training.finetune import fine_tune, load_memory_settings
 from workbench.training.invented import Invented, invented_documents
 from workbench.training.long_memory import look_up
+from workbench.training.longllama import LONGLLAMA, MIXTURE
 from workbench.training.loop import Settings
 from workbench.training.measure import distraction_table, lookup_table, nats_table, summarise
 from workbench.training.presets import PAPER_DECODERS, PRESETS, preset
 from workbench.training.pretrained import PretrainedDecoder
-from workbench.training.rows import Paper
+from workbench.training.rows import Batch, Mixed, Paper
 from workbench.training.schedules import Rate, schedule
 
 TASK = Dictionary(records=3, pool=3)
@@ -268,7 +269,7 @@ def test_figure_3_of_the_shipped_decoders(seed):
 
 @pytest.mark.slow
 def test_the_shipped_command_trains_such_a_decoder():
-    """A shortened training (350 steps, d to 4) leaves 1/d far behind, as the full one does."""
+    """A shortened training (500 steps) leaves 1/d far behind, as the full one does."""
     trainer = build("figure3", "staged", steps=500, cpu=True, log="csv", seed=0)
     trainer.train()
     table = distraction_table(trainer.decoder, Dictionary(), (4, 16), queries=16)
@@ -358,7 +359,11 @@ def test_instructions_by_the_command(model, tmp_path):
     assert status == 0, error
 
 
-def test_a_preset_by_the_command(tmp_path):
+def test_a_preset_by_the_command(tmp_path, monkeypatch):
+    def short(decoder, task, tokens, **options):
+        return lookup_table(decoder, task, tokens[:2], documents=2, **options)
+
+    monkeypatch.setattr("workbench.training.experiments.lookup_table", short)
     out = tmp_path / "run"
     status, stdout, error = run(
         *("fot", "--preset", "figure3", "--variant", "d1", "--steps", "3", "--half"),
@@ -407,3 +412,15 @@ def test_fine_tuning_takes_documents_or_instructions():
         fine_tune(lm, None, Settings(1, Rate(1e-3, 1e-3)), schedule(1))
     with pytest.raises(MissingDataError, match="was not trained with memory"):
         load_memory_settings(lm, Path("nowhere"))
+
+
+def test_longllamas_settings_are_forms_that_can_be_trained():
+    assert sum(share for share, _ in MIXTURE.values()) == pytest.approx(1)
+    for setting in LONGLLAMA.values():
+        assert max(setting.memory_layers) < setting.layers
+        assert setting.batch_tokens % (4 * setting.window) == 0
+        ids = torch.ones(32, 4, dtype=torch.long)
+        batch = Batch(ids, ids.bool(), ids, np.repeat(np.arange(8), 4), np.tile(np.arange(4), 8))
+        links = Mixed(setting.parts).links(batch, np.random.default_rng(0))
+        assert links.contexts[:4].tolist() == [sum(part) for part in setting.parts]
+        assert links.own.sum(axis=1)[:4].tolist() == [part[0] for part in setting.parts]

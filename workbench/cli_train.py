@@ -285,7 +285,11 @@ def _show(found: dict[str, Any], as_json: bool) -> None:
     import pandas as pd
 
     if as_json:
-        typer.echo(json.dumps(found, default=float))
+        clean = {
+            title: [{k: None if v != v else v for k, v in row.items()} for row in rows]
+            for title, rows in found.items()
+        }
+        typer.echo(json.dumps(clean, default=float, allow_nan=False))
         return
     for title, rows in found.items():
         table: pd.DataFrame = pd.DataFrame(rows)
