@@ -294,7 +294,7 @@ def _show(found: dict[str, Any], as_json: bool) -> None:
     for title, rows in found.items():
         table: pd.DataFrame = pd.DataFrame(rows)
         typer.echo(f"\n{title}")
-        typer.echo(table.to_string(index=False, float_format="%.4f"))
+        typer.echo(table.to_string(index=False, float_format="%.4g"))
     typer.echo(
         "\nr_d: attention on the own document's previous window ÷ on all d of them; without focus "
         "it is 1/d (baseline).\nIntervals: 95 %, documents resampled; one training, one seed."
