@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench import cli_recall, cli_table2
+from workbench import cli_recall, cli_table2, cli_tasks
 from workbench.core.errors import InputError, WorkbenchError
 
 if TYPE_CHECKING:
@@ -259,6 +259,11 @@ def _print_listing(table: pd.DataFrame, as_json: bool) -> None:
 
 def _one_line(message: object) -> str:
     return " ".join(str(message).split())
+
+
+app.command(epilog=cli_tasks.PASSKEY_EPILOG)(cli_tasks.passkey)
+app.command("key-value", epilog=cli_tasks.KEY_VALUE_EPILOG)(cli_tasks.key_value)
+app.command(epilog=cli_tasks.NEEDLE_EPILOG)(cli_tasks.needle)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -173,12 +173,31 @@ class GivenStarts:
     """Marks that were known beforehand."""
 
     def __init__(self, starts: ArrayLike) -> None:
+        self._waiting: deque[int] = deque()
+        self.known = 0
+        self._last = 0
+        self.more(starts)
+
+    def more(self, starts: ArrayLike) -> None:
+        """Further starts, behind the last one that was given and not before what was fed."""
         given = np.asarray(starts)
         whole = given.dtype.kind in "iu" or not given.size
         if given.ndim != 1 or not whole or (np.diff(given) <= 0).any() or (given < 0).any():
             raise InputError("given= must be a list of increasing token numbers from 0 on.")
-        self._waiting = deque(given[given > 0].tolist())
-        self.known = 0
+        given = given[given > 0]
+        if given.size and (given[0] < self.known or given[0] <= self._last):
+            raise InputError(
+                f"given start {given[0]} lies before what was fed ({self.known} tokens) or given "
+                f"(up to {self._last}); starts must follow."
+            )
+        if given.size:
+            self._last = int(given[-1])
+        self._waiting.extend(given.tolist())
+
+    def forget_ahead(self) -> None:
+        """Leave out the starts of tokens that were not fed yet."""
+        while self._waiting and self._waiting[-1] >= self.known:
+            self._waiting.pop()
 
     def feed(self, values: Floats | None, m: int) -> list[Mark]:
         """Take m more tokens."""

@@ -12,6 +12,7 @@ What comes out, for any division into chunks, equals `segment` (or `surprise_bou
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -207,6 +208,27 @@ class StreamingSegmenter:
         if isinstance(self._source, Regular):
             is_open = self.n % self._source.length != 0
         return [*events, Event(self._open.place, self.n, self._open.strength, is_open)]
+
+    def more_given(self, starts: ArrayLike) -> None:
+        """H, T: further tokens at which events start, beyond what was given and fed so far.
+
+        Raises
+        ------
+        InputError : another method, or starts that do not follow.
+        """
+        if not isinstance(self._source, GivenStarts):
+            raise InputError(f"starts are given to methods H and T, not to {self.method.code!r}.")
+        self._source.more(starts)
+
+    def preview(self) -> list[Event]:
+        """The events that `finish` would give out if the text ended here; nothing changes.
+
+        Given starts that lie beyond what was fed are left out.
+        """
+        ahead = copy.deepcopy(self)
+        if isinstance(ahead._source, GivenStarts):
+            ahead._source.forget_ahead()
+        return ahead.finish()
 
     def _given_out(self, marks: list[Mark], known: int | None) -> list[Event]:
         """Events that end at marks; `known`: no further mark lies before it (None: none at all)."""

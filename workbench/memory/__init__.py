@@ -9,6 +9,7 @@ from workbench.memory.named import (
     SlidingWindow,
     make_system,
 )
+from workbench.memory.saving import load_memory, save_memory
 
 __all__ = [
     "EMLLM",
@@ -17,5 +18,7 @@ __all__ = [
     "InfLLM",
     "MemorySystem",
     "SlidingWindow",
+    "load_memory",
     "make_system",
+    "save_memory",
 ]

@@ -102,7 +102,7 @@ class EventFormer:
         self.forming = forming
         self._skip = skip
         self._segmenters = [forming.segmenter() for _ in range(n_segmenters)]
-        self._given: list[int] = list(forming.given or ())
+        self.given: list[int] = list(forming.given or ())
         self.units = [Units() for _ in range(n_segmenters)]
         self._strengths: list[list[float]] = [[] for _ in range(n_segmenters)]
 
@@ -113,9 +113,10 @@ class EventFormer:
 
     def expect(self, starts: Iterable[int]) -> None:
         """Further starts, in tokens of the text, that were found in what will be read next."""
-        for segmenter in self._segmenters:
-            source: Any = segmenter._source
-            source._waiting.extend(int(start) for start in starts)
+        found = [int(start) for start in starts]
+        self.given += found
+        for segmenter in self._segmenters if found else ():
+            segmenter.more_given(found)
 
     def feed(
         self, values: NDArray[np.float64], keys: list[NDArray[np.floating[Any]]] | None
@@ -129,12 +130,8 @@ class EventFormer:
 
     def events(self, row: int = 0) -> Boundaries:
         """The events so far, as `segment` would cut what was read so far."""
-        segmenter = copy.deepcopy(self._segmenters[row])
-        source: Any = segmenter._source
-        if hasattr(source, "_waiting") and self.forming.parsed.proposal in "HTR":
-            while source._waiting and source._waiting[-1] >= segmenter.n:
-                source._waiting.pop()  # not read yet
-        tail = segmenter.finish()
+        segmenter = self._segmenters[row]
+        tail = segmenter.preview()
         edges = self.units[row].edges()
         starts = [0, *(int(edge) - self._skip for edge in edges[1:])]
         strengths = list(self._strengths[row])
@@ -157,11 +154,13 @@ class EventFormer:
         return {
             "segmenters": copy.deepcopy(self._segmenters),
             "counts": [units.n for units in self.units],
+            "given": len(self.given),
         }
 
     def restore(self, copied: dict[str, Any]) -> None:
         """Back to a copy made earlier."""
         self._segmenters = copy.deepcopy(copied["segmenters"])
+        del self.given[copied["given"] :]
         for row, count in enumerate(copied["counts"]):
             self.units[row].truncate(count)
             del self._strengths[row][count:]

@@ -113,8 +113,6 @@ class LayerMemory:
     def _sink(self, count: int) -> None:
         near = self.near
         keys, values = near.keys[:, :count].clone(), near.values[:, :count].clone()
-        if self._true:
-            keys = near.rotated[:, :count].clone()
         if self.sinks is not None:
             keys = torch.cat((self.sinks[0], keys), dim=1)
             values = torch.cat((self.sinks[1], values), dim=1)
@@ -142,8 +140,7 @@ class LayerMemory:
                 f"needs {rows} bytes more than the budget of {self._s.budget} for this layer "
                 "allows. Raise budget=, or keep the memory on disk (store='disk')."
             )
-        stored = near.rotated[:, :size] if self._true else keys
-        self.store.append(stored, values)
+        self.store.append(keys, values)
         self._index_row(
             representatives(keys, near.received[:, :size], self._s.r, averaged=self._s.averaged)
         )
@@ -164,7 +161,7 @@ class LayerMemory:
                 assert row is not None
                 self.index = row.new_zeros(max(256, self.n_indexed + 1), *row.shape)
             elif self.n_indexed >= len(self.index):
-                size = len(self.index) + len(self.index) // 2
+                size = max(256, len(self.index) + len(self.index) // 2)
                 grown = self.index.new_zeros(size, *self.index.shape[1:])
                 grown[: self.n_indexed] = self.index[: self.n_indexed]
                 self.index = grown
@@ -334,6 +331,7 @@ class LayerMemory:
 
     def _fetched(self, recalled: list[Recalled]) -> Far | None:
         parts: list[tuple[Tensor, Tensor]] = [] if self.sinks is None else [self.sinks]
+        places = [] if self.sinks is None else [torch.arange(self.sinks[0].shape[1])]
         allowed: Tensor | None = None
         device = self.near.keys.device
         if recalled and self.store is not None:
@@ -352,9 +350,12 @@ class LayerMemory:
                     allowed = torch.arange(-known, longest)[None] < there
                     allowed = None if bool(allowed.all()) else allowed.to(device)
                 parts.append((keys.to(device), values.to(device)))
+                places.append(tokens[0] + self._s.n_init)
         if not parts:
             return None
         keys = torch.cat([part[0] for part in parts], dim=1).contiguous()
+        if self._true:
+            keys = self._rotation.at(keys, torch.cat(places), self.near.reach)
         values = torch.cat([part[1] for part in parts], dim=1).contiguous()
         return Far(keys, values, allowed)
 
@@ -395,6 +396,53 @@ class LayerMemory:
         del self.sizes[self.n_indexed :], self.offsets[self.n_indexed :]
         self._queue = [list(queue) for queue in copy["queue"]]
         self._held, self.seen = copy["held"], copy["seen"]
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Everything but the stored tokens, for a file: numbers, and tensors by name."""
+        near, tensors = self.near, {}
+        if near.n:
+            tensors = {"keys": near.keys, "values": near.values, "received": near.received}
+            tensors["rotated"] = near.rotated
+        if self.sinks is not None:
+            tensors["sink_keys"], tensors["sink_values"] = self.sinks
+        if self.index is not None:
+            tensors["index"] = self.index[: self.n_indexed]
+        if self.query is not None:
+            tensors["query"] = self.query
+        like = near.keys if near.n else None
+        numbers = {
+            **near.numbers(),
+            "stored": 0 if self.store is None else self.store.n,
+            "shape": None if like is None else [like.shape[0], like.shape[2]],
+            "dtype": None if like is None else str(like.dtype).removeprefix("torch."),
+            "indexed": self.n_indexed,
+            "sizes": self.sizes,
+            "offsets": self.offsets,
+            "first_recalled": self.first_recalled,
+            "queue": self._queue,
+            "seen": self.seen,
+        }
+        return numbers, tensors
+
+    def restore_state(
+        self,
+        numbers: dict[str, Any],
+        tensors: dict[str, Tensor],
+        store: TokenStore | None,
+        device: torch.device,
+    ) -> None:
+        """The reverse of `state`, with the store that holds the stored tokens."""
+        held = {name: tensor.to(device) for name, tensor in tensors.items()}
+        names = ("keys", "rotated", "values", "received")
+        kept = tuple(held[name] for name in names) if "keys" in held else None
+        self.near.set(numbers, kept)
+        self.store = store
+        self.sinks = (held["sink_keys"], held["sink_values"]) if "sink_keys" in held else None
+        self.index, self.query = held.get("index"), held.get("query")
+        self.n_indexed, self.first_recalled = numbers["indexed"], numbers["first_recalled"]
+        self.sizes, self.offsets = list(numbers["sizes"]), list(numbers["offsets"])
+        self._queue = [list(queue) for queue in numbers["queue"]]
+        self.seen = numbers["seen"]
 
     def footprint(self) -> dict[str, int]:
         """Bytes: resident_kv (sinks, near, and what was fetched last), stored_kv, index."""

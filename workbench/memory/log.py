@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +71,32 @@ class RetrievalLog:
         """Forget all but the first n retrievals."""
         del self.entries[n:]
 
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """The log as plain arrays, for a file."""
+        numbers = [(e.step, e.position, e.layer, e.head, e.available) for e in self.entries]
+        return {
+            "numbers": np.array(numbers, dtype=np.int64).reshape(-1, 5),
+            "n_similar": np.array([e.n_similar for e in self.entries], dtype=np.int64),
+            "n_units": np.array([len(e.units) for e in self.entries], dtype=np.int64),
+            "units": _joined([e.units for e in self.entries], np.int32),
+            "similarity": _joined([e.similarity for e in self.entries], np.float32),
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> RetrievalLog:
+        """The reverse of `arrays`."""
+        log = cls()
+        ends = np.cumsum(arrays["n_units"])
+        for row, end in enumerate(ends.tolist()):
+            part = slice(end - int(arrays["n_units"][row]), end)
+            step, position, layer, head, available = arrays["numbers"][row].tolist()
+            similar = int(arrays["n_similar"][row])
+            units, similarity = arrays["units"][part], arrays["similarity"][part]
+            log.entries.append(
+                _Entry(step, position, layer, head, available, similar, units, similarity)
+            )
+        return log
+
     @property
     def nbytes(self) -> int:
         """Bytes of what was recalled (units and similarities)."""
@@ -97,8 +123,8 @@ class RetrievalLog:
             return np.repeat(np.array(values, dtype=np.int64), sizes)
 
         n_similar = spread([entry.n_similar for entry in self.entries])
-        begin = np.repeat(np.concatenate(([0], np.cumsum(sizes)[:-1])), sizes) if len(sizes) else []
-        place = np.arange(int(sizes.sum())) - np.asarray(begin, dtype=np.int64)
+        begin = np.repeat(np.cumsum(sizes) - sizes, sizes)
+        place = np.arange(int(sizes.sum())) - begin
         similar = place < n_similar
         units = _joined([entry.units for entry in self.entries], np.int64)
         return pd.DataFrame(
@@ -131,5 +157,5 @@ class RetrievalLog:
         return lags
 
 
-def _joined(parts: list[NDArray], kind: type) -> NDArray:  # type: ignore[type-arg]
+def _joined(parts: list[NDArray[Any]], kind: type) -> NDArray[Any]:
     return np.concatenate(parts).astype(kind) if parts else np.zeros(0, dtype=kind)

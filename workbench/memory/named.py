@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from workbench.models import LanguageModel
 
 __all__ = [
-    "SYSTEMS",
     "EMLLM",
+    "SYSTEMS",
     "FullContext",
     "InfLLM",
     "MemorySystem",

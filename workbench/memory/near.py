@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,6 +76,11 @@ class NearTokens:
         assert self._received is not None
         return self._received[:, self._span]
 
+    @property
+    def reach(self) -> int:
+        """Length of what is read, counted from the anchor."""
+        return self.first + self.n - self._anchor
+
     def append(self, keys: Tensor, values: Tensor) -> None:
         """Take in the newest tokens, keys before rotation and values (kv_heads, m, dim)."""
         m = keys.shape[1]
@@ -134,6 +140,17 @@ class NearTokens:
         self._anchor, self._beyond, self._start = copy.anchor, copy.beyond, 0
         keys, rotated, values, received = (tensor.clone() for tensor in copy.tensors)
         self._keys, self._rotated, self._values, self._received = keys, rotated, values, received
+
+    def numbers(self) -> dict[str, Any]:
+        """Where the tokens and their places are, for a file."""
+        return {"first": self.first, "n": self.n, "anchor": self._anchor, "beyond": self._beyond}
+
+    def set(self, numbers: dict[str, Any], tensors: tuple[Tensor, ...] | None) -> None:
+        """Back to what was saved: `numbers`, and keys, rotated, values and received."""
+        if tensors is not None:
+            self.restore(
+                _Copy(numbers["first"], numbers["n"], numbers["anchor"], numbers["beyond"], tensors)
+            )
 
     @property
     def nbytes(self) -> int:

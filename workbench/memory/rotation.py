@@ -48,6 +48,14 @@ class Rotation:
         tables = cos[:, first : first + n], sin[:, first : first + n]
         return adapter.rotate(self._module, states[None], tables)[0]
 
+    def at(self, states: Tensor, places: Tensor, reach: int) -> Tensor:
+        """States (heads, n, dim) turned to the given places (n,)."""
+        if not self._turns or not len(places):
+            return states
+        cos, sin = self._table(int(places.max()) + 1, states, self.beyond(reach))
+        tables = cos[:, places.to(cos.device)], sin[:, places.to(sin.device)]
+        return adapter.rotate(self._module, states[None], tables)[0]
+
     def far(self, queries: Tensor, distance: int, reach: int) -> Tensor:
         """Queries (heads, n, dim) for keys that stand unturned, `distance` before them."""
         if not self._turns:

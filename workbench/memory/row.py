@@ -50,6 +50,7 @@ class Row:
     settings, forming : of the system; forming None: nothing is stored.
     skip : 1 where a start token stands before the text, else 0.
     folder : of the layers' files, for store="disk".
+    refining : layers whose keys refine boundaries.
     """
 
     def __init__(
@@ -60,7 +61,10 @@ class Row:
         forming: Forming | None,
         skip: int,
         folder: Path | None,
+        *,
+        refining: list[int] | None = None,
     ) -> None:
+        self.refining = list(refining or ())
         self.skip = skip
         self.n = 0  # tokens read, with the start token
         self.step = 0

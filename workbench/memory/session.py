@@ -52,7 +52,7 @@ def make_cache(session: Session) -> Any:
                 "generate with num_beams=1."
             )
 
-    # transformers takes a cache without layers for one of linear attention, and gives it whole texts.
+    # transformers takes a cache without layers for one of linear attention, and slices no prompt.
     cache = MemoryCache(layers=[DynamicLayer() for _ in session.rows[0].layers])
     cache.session = session
     return cache

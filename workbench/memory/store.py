@@ -163,7 +163,7 @@ class FileStore(TokenStore):
         if self._read_only:
             raise InputError(f"{self.path} was opened read-only; nothing can be stored in it.")
         rows = torch.stack((keys.transpose(0, 1), values.transpose(0, 1)), dim=1)
-        data = memoryview(rows.contiguous().cpu().view(torch.uint8).numpy()).cast("B")
+        data = rows.contiguous().cpu().view(torch.uint8).numpy().tobytes()
         try:
             # Not through the map: a full disk would kill the process instead of raising.
             with self.path.open("r+b") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,7 +92,7 @@ class MemoryModel:
         ]
         self._check_windows([window for window in own if window], mixed)
         self._rotations = [Rotation(lm.model, layer, m) for layer, m in modules.items()]
-        self._key_layers = self._refining_layers(size["n_layers"])
+        self.refining_layers: list[int] = self._refining_layers(size["n_layers"])
         self.rows: list[Row] = []
         self._stories: list[list[Story]] = []
         self._pieces: list[list[tuple[int, str]]] = []
@@ -132,7 +133,7 @@ class MemoryModel:
             for number in range(n):
                 folder = None
                 if self._folder is not None:
-                    folder = self._folder if n == 1 else self._folder / f"text-{number}"
+                    folder = self._folder / f"text-{number}"
                 self.rows.append(
                     Row(
                         self._shapes,
@@ -141,6 +142,7 @@ class MemoryModel:
                         self.forming,
                         int(self.start is not None),
                         folder,
+                        refining=self.refining_layers,
                     )
                 )
             self._pieces = [[] for _ in range(n)]
@@ -205,7 +207,7 @@ class MemoryModel:
         label = f"{self.name} reads"
         with (
             torch.inference_mode(),
-            Session(self.lm, self.rows, self._key_layers) as session,
+            Session(self.lm, self.rows, self.refining_layers) as session,
             tqdm(total=longest, desc=label, disable=not progress, unit="token") as bar,
         ):
             session.reading = True
@@ -270,7 +272,7 @@ class MemoryModel:
 
         Pass the session's `cache` to the model: `past_key_values=session.cache`.
         """
-        with torch.inference_mode(), Session(self.lm, self.rows, self._key_layers) as session:
+        with torch.inference_mode(), Session(self.lm, self.rows, self.refining_layers) as session:
             yield session
 
     @contextmanager
@@ -318,7 +320,7 @@ class MemoryModel:
             with self.branch():
                 return self.generate(prompt, max_new_tokens=max_new_tokens, chat=chat, **options)
         single = isinstance(prompt, str)
-        prompts = [prompt] if single else list(prompt)
+        prompts: list[str] = [str(prompt)] if single else list(prompt)
         self._ready(len(prompts))
         if chat:
             prompts = [
@@ -360,7 +362,7 @@ class MemoryModel:
         options = {"do_sample": False, "pad_token_id": pad, **options}
         ends = options.get("eos_token_id", self.lm.model.generation_config.eos_token_id)
         ends = [ends] if isinstance(ends, int) else list(ends or [])
-        with torch.inference_mode(), Session(self.lm, self.rows, self._key_layers) as session:
+        with torch.inference_mode(), Session(self.lm, self.rows, self.refining_layers) as session:
             for row in self.rows:
                 row.closed = False
             for place in range(longest - 1):
@@ -426,6 +428,35 @@ class MemoryModel:
             for row, n in zip(self.rows, before, strict=True)
         ]
         return found[0] if isinstance(text, str | Story) else found
+
+    def describe(self) -> dict[str, Any]:
+        """Settings of the system, as JSON."""
+        forming = None
+        if self.forming is not None:
+            forming = dataclasses.asdict(self.forming)
+            if self.forming.given is not None:
+                forming["given"] = list(self.forming.given)
+        return {"settings": dataclasses.asdict(self.settings), "forming": forming}
+
+    def pieces(self, row: int = 0) -> list[tuple[int, str]]:
+        """What was read and generated: (first token, text) of each piece."""
+        return list(self._pieces[row])
+
+    def stories(self, row: int = 0) -> list[Story]:
+        """The stories among what was read."""
+        return list(self._stories[row])
+
+    def restore_pieces(self, pieces: list[list[tuple[int, str]]]) -> None:
+        """Empty rows for texts that are about to be loaded; see `load_memory`."""
+        self.reset()
+        self._ready(len(pieces))
+        self._pieces = pieces
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the memory to a folder; see `save_memory` and `load_memory`."""
+        from workbench.memory.saving import save_memory
+
+        return save_memory(self, folder, overwrite=overwrite)
 
     # --- what was remembered ---------------------------------------------------------------
 
