@@ -26,7 +26,7 @@ STEPS = (
     {"training", "tasks"},
     {"figures"},
     {"comparison"},
-    {"cli", "cli_recall", "cli_table2", "cli_train", "cli_tasks"},
+    {"cli", "cli_recall", "cli_table2", "cli_train", "cli_tasks", "cli_memory"},
     {"__init__", "__main__"},
 )
 STEP = {part: step for step, parts in enumerate(STEPS) for part in parts}

@@ -44,6 +44,15 @@ if TYPE_CHECKING:
     from workbench.events.optimum import optimal_boundaries
     from workbench.events.refinement import refine
     from workbench.events.streaming import StreamingSegmenter
+    from workbench.memory.named import (
+        EMLLM,
+        FullContext,
+        InfLLM,
+        MemorySystem,
+        SlidingWindow,
+        make_system,
+    )
+    from workbench.memory.saving import load_memory
     from workbench.models import LanguageModel, load_model
     from workbench.recording.heads import head_recall
     from workbench.recording.record import record
@@ -52,6 +61,11 @@ if TYPE_CHECKING:
     from workbench.stories.library import list_stories, load_story
     from workbench.stories.recall_readers import load_recalls
     from workbench.stories.transcripts import load_transcripts
+    from workbench.tasks.grid import run_grid
+    from workbench.tasks.key_value import KeyValue
+    from workbench.tasks.needle import Needle
+    from workbench.tasks.passkey import Passkey
+    from workbench.tasks.perplexity import perplexity_curve
 
 _HOME = {
     "Annotation": "workbench.core.story",
@@ -59,11 +73,19 @@ _HOME = {
     "Boundaries": "workbench.core.boundaries",
     "CMRParameters": "workbench.analysis.recall.cmr",
     "Comparison": "workbench.comparison.result",
+    "EMLLM": "workbench.memory.named",
     "FreeRecallCMR": "workbench.analysis.recall.rho_cmr",
+    "FullContext": "workbench.memory.named",
+    "InfLLM": "workbench.memory.named",
     "KeyGraph": "workbench.core.keygraph",
+    "KeyValue": "workbench.tasks.key_value",
     "LanguageModel": "workbench.models",
+    "MemorySystem": "workbench.memory.named",
+    "Needle": "workbench.tasks.needle",
+    "Passkey": "workbench.tasks.passkey",
     "RecallSequences": "workbench.analysis.recall.sequences",
     "Reducer": "workbench.recording.reducer",
+    "SlidingWindow": "workbench.memory.named",
     "Story": "workbench.core.story",
     "StreamingSegmenter": "workbench.events.streaming",
     "Trace": "workbench.core.trace",
@@ -83,17 +105,21 @@ _HOME = {
     "list_stories": "workbench.stories.library",
     "load_comparison": "workbench.comparison.result",
     "load_encoder": "workbench.encoders",
+    "load_memory": "workbench.memory.saving",
     "load_model": "workbench.models",
     "load_recalls": "workbench.stories.recall_readers",
     "load_story": "workbench.stories.library",
     "load_trace": "workbench.recording.storage",
     "load_transcripts": "workbench.stories.transcripts",
+    "make_system": "workbench.memory.named",
     "optimal_boundaries": "workbench.events.optimum",
+    "perplexity_curve": "workbench.tasks.perplexity",
     "recall_regression": "workbench.analysis.recall_regression",
     "recall_summary": "workbench.analysis.recall.summary",
     "recall_table": "workbench.analysis.recall_predictors",
     "record": "workbench.recording.record",
     "refine": "workbench.events.refinement",
+    "run_grid": "workbench.tasks.grid",
     "segment": "workbench.events.methods",
     "serial_position": "workbench.analysis.recall.serial",
     "simulate_free_recall": "workbench.analysis.recall.rho_cmr",
