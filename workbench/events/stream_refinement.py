@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from workbench.core.errors import InputError
 from workbench.events.objectives import Region, best_candidate, check_objective, split_scores
 from workbench.events.reference import refine_chunk
 from workbench.events.refinement import RELEASED_VARIANTS, SCOPES, paper_region
-from workbench.events.stream_sources import Mark
+from workbench.events.stream_state import Mark, State, as_marks, from_marks, numbers, whole
 
 __all__ = ["KeySums", "Refiner", "ReleasedRefiner"]
 
@@ -89,6 +91,36 @@ class KeySums:
             self._first += position - self.base
             self.base = position
 
+    def state(self) -> State:
+        """Where it is, for `restore`: `rows`, and `squares` (n − base + 1, heads)."""
+        heads, d = self._shape or (0, 0)
+        held = slice(self._first, self._first + self.n - self.base + 1)
+        return {
+            "base": self.base,
+            "n": self.n,
+            "heads": heads,
+            "d": d,
+            "rows": self._buffer[held].copy(),
+            "squares": self._squares[held].copy(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Back to what `state` said."""
+        base, n, heads, d = (whole(name, state) for name in ("base", "n", "heads", "d"))
+        held = max(n - base + 1, 0) if heads else 0
+        self._buffer = numbers("rows", state, np.float64, (held, heads * d))
+        self._squares = numbers("squares", state, np.float64, (held, heads))
+        self._shape = (heads, d) if heads else None
+        self.base, self.n, self._first = base, n, 0
+
+    def copy(self) -> KeySums:
+        """Another one at the same place; a sum never changes, so both read the same ones."""
+        twin = copy.copy(self)
+        # Without room behind its sums the copy adds to a buffer of its own.
+        stop = self._first + self.n - self.base + 1
+        twin._buffer, twin._squares = self._buffer[:stop], self._squares[:stop]
+        return twin
+
     def _make_room(self, m: int) -> None:
         held = self.n - self.base + 1
         if self._first + held + m <= len(self._buffer):
@@ -151,6 +183,21 @@ class Refiner:
         self._keys.forget(max(needed, self._alpha) if self._scope == "next" else needed)
         return final
 
+    def state(self) -> State:
+        """Where it is, for `restore`, without the keys."""
+        return {"alpha": self._alpha, **from_marks("waiting", self._waiting)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Back to what `state` said."""
+        self._alpha = whole("alpha", state)
+        self._waiting = deque(as_marks("waiting", state))
+
+    def copy(self, keys: KeySums) -> Refiner:
+        """Another one at the same place, of the keys given (a copy of its own)."""
+        twin = copy.copy(self)
+        twin._keys, twin._waiting = keys, self._waiting.copy()
+        return twin
+
     def _judged(self, beta: int, following: int, n: int) -> int:
         region = paper_region(self._alpha, beta, following, n, self._scope, self._window)
         candidates = range(max(self._alpha + self._min_size, region.event + 1), beta + 1)
@@ -204,6 +251,26 @@ class ReleasedRefiner:
             self._start = end
         self._keys.forget(self._start - self._chunk)
         return final
+
+    def state(self) -> State:
+        """Where it is, for `restore`, without the keys; moved −1: nothing was."""
+        return {
+            "start": self._start,
+            "moved": -1 if self._moved is None else self._moved,
+            **from_marks("waiting", self._waiting),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Back to what `state` said."""
+        self._start, moved = whole("start", state), whole("moved", state, least=-1)
+        self._moved = None if moved < 0 else moved
+        self._waiting = as_marks("waiting", state)
+
+    def copy(self, keys: KeySums) -> ReleasedRefiner:
+        """Another one at the same place, of the keys given (a copy of its own)."""
+        twin = copy.copy(self)
+        twin._keys, twin._waiting = keys, self._waiting.copy()
+        return twin
 
     def _refined(self, end: int) -> list[Mark]:
         start, length = self._start, end - self._start

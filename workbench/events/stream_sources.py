@@ -1,13 +1,16 @@
 """Where streamed boundaries come from: thresholds, lengths, lists; see `StreamingSegmenter`.
 
 A source gives out `Mark`s in order and `known`, the position before which no further mark lies.
+Its `state` is what changes while it is fed, without its settings.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import deque
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,18 +18,12 @@ from numpy.typing import ArrayLike, NDArray
 from workbench.core.checks import check_option
 from workbench.core.errors import InputError
 from workbench.events.sizes import check_sizes
+from workbench.events.stream_state import Mark, State, numbers, part, prefixed, whole
 from workbench.events.threshold import MovingThreshold, check_chunks, chunk_flags
 
-__all__ = ["Chunked", "GivenStarts", "Mark", "Regular", "Sizer", "Thresholded"]
+__all__ = ["Chunked", "GivenStarts", "Regular", "Sizer", "Thresholded"]
 
 Floats = NDArray[np.float64]
-
-
-class Mark(NamedTuple):
-    """The start of an event, and how strongly it is marked."""
-
-    place: int
-    strength: float
 
 
 class Sizer:
@@ -58,6 +55,14 @@ class Sizer:
                 made.append(Mark(place, strength))
         self._split(known, made)
         return made
+
+    def state(self) -> State:
+        """Where it is, for `restore`."""
+        return {"last": self._last, "last_flag": self._last_flag}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Back to what `state` said."""
+        self._last, self._last_flag = whole("last", state), whole("last_flag", state)
 
     def _split(self, place: int, made: list[Mark]) -> None:
         # the event goes on to `place` at least
@@ -93,6 +98,27 @@ class Thresholded:
     def finish(self) -> list[Mark]:
         """What the end of the text leaves to mark."""
         return self._sizer.sized([], self._n)
+
+    def state(self) -> State:
+        """Where it is, for `restore`."""
+        return {
+            "n": self._n,
+            **prefixed("threshold", self._threshold.state()),
+            **prefixed("sizer", self._sizer.state()),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Back to what `state` said."""
+        self._n = whole("n", state)
+        self._threshold.restore(part("threshold", state))
+        self._sizer.restore(part("sizer", state))
+
+    def copy(self) -> Thresholded:
+        """Another one at the same place."""
+        twin = copy.copy(self)
+        twin._threshold = self._threshold.copy()
+        twin._sizer = copy.copy(self._sizer)
+        return twin
 
 
 class Chunked:
@@ -133,6 +159,30 @@ class Chunked:
         flags = self._judge() if self._waiting else []
         return self._sizer.sized(flags, self._n)
 
+    def state(self) -> State:
+        """Where it is, for `restore`."""
+        return {
+            "n": self._n,
+            "judged": self._judged,
+            "values": np.array(self._values, dtype=np.float64),
+            "waiting": np.array(self._waiting, dtype=np.int64),
+            **prefixed("sizer", self._sizer.state()),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Back to what `state` said."""
+        self._n, self._judged = whole("n", state), whole("judged", state)
+        self._values = deque(numbers("values", state, np.float64).tolist())
+        self._waiting = numbers("waiting", state, np.int64).tolist()
+        self._sizer.restore(part("sizer", state))
+
+    def copy(self) -> Chunked:
+        """Another one at the same place."""
+        twin = copy.copy(self)
+        twin._values, twin._waiting = self._values.copy(), self._waiting.copy()
+        twin._sizer = copy.copy(self._sizer)
+        return twin
+
     def _judge(self) -> list[Mark]:
         begin, end = self._judged, self._judged + len(self._waiting)
         held = np.array(self._values)
@@ -168,6 +218,18 @@ class Regular:
         """Nothing is left."""
         return []
 
+    def state(self) -> State:
+        """Where it is, for `restore`."""
+        return {"known": self.known, "next": self._next}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Back to what `state` said."""
+        self.known, self._next = whole("known", state), whole("next", state)
+
+    def copy(self) -> Regular:
+        """Another one at the same place."""
+        return copy.copy(self)
+
 
 class GivenStarts:
     """Marks that were known beforehand."""
@@ -181,15 +243,17 @@ class GivenStarts:
     def more(self, starts: ArrayLike) -> None:
         """Further starts, behind the last one that was given and not before what was fed."""
         given = np.asarray(starts)
-        whole = given.dtype.kind in "iu" or not given.size
-        if given.ndim != 1 or not whole or (np.diff(given) <= 0).any() or (given < 0).any():
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             raise InputError("given= must be a list of increasing token numbers from 0 on.")
-        given = given[given > 0]
-        if given.size and (given[0] < self.known or given[0] <= self._last):
+        given = given.astype(np.int64)
+        if (np.diff(given) <= 0).any() or (given < 0).any():
+            raise InputError("given= must be a list of increasing token numbers from 0 on.")
+        if given.size and (given[0] < self.known or 0 < given[0] <= self._last):
             raise InputError(
-                f"given start {given[0]} lies before what was fed ({self.known} tokens) or given "
-                f"(up to {self._last}); starts must follow."
+                f"given start {given[0]} does not follow: {self.known} tokens were fed, and the "
+                f"last start given was {self._last}. Give only starts beyond both."
             )
+        given = given[given > 0]  # the first event needs no mark
         if given.size:
             self._last = int(given[-1])
         self._waiting.extend(given.tolist())
@@ -214,3 +278,22 @@ class GivenStarts:
                 f"given start {self._waiting[0]} lies outside the {self.known} tokens fed."
             )
         return []
+
+    def state(self) -> State:
+        """Where it is, for `restore`."""
+        return {
+            "known": self.known,
+            "last": self._last,
+            "waiting": np.array(self._waiting, dtype=np.int64),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Back to what `state` said."""
+        self.known, self._last = whole("known", state), whole("last", state)
+        self._waiting = deque(numbers("waiting", state, np.int64).tolist())
+
+    def copy(self) -> GivenStarts:
+        """Another one at the same place."""
+        twin = copy.copy(self)
+        twin._waiting = self._waiting.copy()
+        return twin

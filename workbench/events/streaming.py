@@ -4,6 +4,8 @@
     for surprisal, keys in chunks:
         for event in segmenter.feed(surprisal, keys):
             ...                              # final: later chunks do not change it
+    segmenter.preview()                      # what finish() would give now; nothing changes
+    state = segmenter.state()                # numbers, strings, arrays: np.savez(path, **state)
     rest = segmenter.finish()                # the last events; the last of all is open
 
 What comes out, for any division into chunks, equals `segment` (or `surprise_boundaries` and
@@ -13,27 +15,32 @@ What comes out, for any division into chunks, equals `segment` (or `surprise_bou
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from workbench.core.checks import check_option
 from workbench.core.errors import InputError, MissingDataError
 from workbench.events.methods import Method, parse_method
-from workbench.events.stream_refinement import KeySums, Refiner, ReleasedRefiner
-from workbench.events.stream_sources import Chunked, GivenStarts, Mark, Regular, Thresholded
+from workbench.events.stream_checks import agreed, check_causal, stacked
+from workbench.events.stream_parts import AnyRefiner, describe_delay, make_refiner, make_source
+from workbench.events.stream_refinement import KeySums
+from workbench.events.stream_sources import GivenStarts, Regular
+from workbench.events.stream_state import (
+    FORMAT,
+    Mark,
+    State,
+    as_marks,
+    check_settings,
+    from_marks,
+    part,
+    prefixed,
+    settings_text,
+    whole,
+)
 
 __all__ = ["Event", "StreamingSegmenter"]
-
-_OBJECTIVES = {"M": "modularity", "C": "conductance"}
-_NEEDS_ALL = {
-    "R": "draws its boundaries from all places of the whole text",
-    "P": "may find an event's start long after it; cut the whole text with segment",
-    "K": "looks for all change points of the whole text at once",
-    "G": "searches the states of the whole text",
-    "V": "fits its events to the whole text",
-}
 
 
 class Event(NamedTuple):
@@ -55,9 +62,10 @@ class StreamingSegmenter:
 
     Parameters
     ----------
-    method : S, B or E (fed with their signal), F with a length ("F:64"), or H and T with `given`;
-        each with M or C if wanted (then keys are fed too).
-    given : H, T: the tokens at which their events start, known beforehand.
+    method : S, B or E (fed with their signal), F with a length ("F:64"), or H, T and R with
+        `given`; each with M or C if wanted (then keys are fed too).
+    given : H, T, R: the tokens at which their events start, known (or drawn) beforehand;
+        `more_given` adds those of what is read later.
     gamma, window, min_values, chunk, n_local, n_init, start, min_size, max_size, short :
         as in `segment`. With window="chunk" a token is judged when its chunk is complete.
     rule, scope, variant, refine_window : as in `segment`. rule="reference" refines whole chunks, so
@@ -85,6 +93,9 @@ class StreamingSegmenter:
     Held: the last `window` signal values, twice at most (window="chunk": the last n_local), and
     the sums of the keys from at most `refine_window` tokens before the oldest boundary that is not
     final. None of it grows with the text.
+
+    `state` and `restore` carry a segmenter to another process; `copy` keeps a place to come back to
+    in this one, and shares with it all that neither can change.
     """
 
     def __init__(
@@ -110,43 +121,37 @@ class StreamingSegmenter:
         diagonal: bool = True,
     ) -> None:
         self.method = parse_method(method)
-        _check_causal(self.method, given, n_boundaries, rule, window)
+        check_causal(self.method, given, n_boundaries, rule, window)
+        settings = {
+            "method": self.method.code,
+            "gamma": gamma,
+            "window": window,
+            "min_values": min_values,
+            "chunk": chunk,
+            "n_local": n_local,
+            "n_init": n_init,
+            "start": start,
+            "min_size": min_size,
+            "max_size": max_size,
+            "short": short,
+            "rule": rule,
+            "scope": scope,
+            "variant": variant,
+            "refine_window": refine_window,
+            "diagonal": diagonal,
+        }
         self.n = 0
+        self.delay = describe_delay(self.method, settings)
         self._finished = False
         self._open = Mark(0, float("nan"))
-        self._needs_keys = bool(self.method.refinement)
         self._has_signal = self.method.proposal in "SBE"
-        self._source: Thresholded | Chunked | Regular | GivenStarts
-        if self.method.proposal == "F":
-            assert self.method.argument is not None
-            self._source = Regular(self.method.argument)
-        elif self.method.proposal in "HT":
-            self._source = GivenStarts(given if given is not None else [])
-        else:
-            sizes = {"start": start, "min_size": min_size, "max_size": max_size, "short": short}
-            if window == "chunk":
-                whole = bool(self.method.refinement)
-                self._source = Chunked(gamma, chunk, n_local, n_init, whole=whole, **sizes)
-            elif isinstance(window, str):
-                raise InputError(
-                    f"window={window!r} is not known. Give a number of values or 'chunk'."
-                )
-            else:
-                self._source = Thresholded(gamma, int(window), min_values, **sizes)
+        self._source = make_source(self.method, given, settings)
         self._keys: KeySums | None = None
-        self._refiner: Refiner | ReleasedRefiner | None = None
-        if self._needs_keys:
+        self._refiner: AnyRefiner | None = None
+        if self.method.refinement:
             self._keys = KeySums()
-            objective = _OBJECTIVES[self.method.refinement]
-            if rule == "reference":
-                self._refiner = ReleasedRefiner(
-                    self._keys, objective, variant, min_size, chunk, diagonal
-                )
-            else:
-                self._refiner = Refiner(
-                    self._keys, objective, variant, scope, min_size, refine_window, diagonal
-                )
-        self.delay = self._describe_delay(start, window, rule, scope, refine_window)
+            self._refiner = make_refiner(self.method, self._keys, settings)
+        self._settings = settings_text(settings)
 
     def feed(
         self,
@@ -160,7 +165,7 @@ class StreamingSegmenter:
         Parameters
         ----------
         values : the method's signal, shape (m,): surprisal for S, Bayesian surprise for B, entropy
-            for E (nats; NaN where there is none). Not used by F, H, T.
+            for E (nats; NaN where there is none). Not used by F, H, T, R.
         keys : for a refined method, shape (m, d), or (heads, m, d) with weights added over heads.
         n : number of tokens, where neither values nor keys say it.
 
@@ -173,8 +178,8 @@ class StreamingSegmenter:
         if self._finished:
             raise InputError("the text was finished; make a new StreamingSegmenter.")
         series = None if values is None else np.asarray(values, dtype=np.float64)
-        stacked = None if keys is None else _stacked(keys)
-        m = _agreed(series, stacked, n)
+        vectors = None if keys is None else stacked(keys)
+        m = agreed(series, vectors, n)
         if self._has_signal and series is None:
             raise MissingDataError(f"method {self.method.code} needs the values of its signal.")
         if self._has_signal and series is not None and np.isinf(series).any():
@@ -184,9 +189,9 @@ class StreamingSegmenter:
                 "probability 0. Record it in float32, or check the model's logits."
             )
         if self._keys is not None:
-            if stacked is None:
+            if vectors is None:
                 raise MissingDataError(f"method {self.method.code} needs the keys of the tokens.")
-            self._keys.add(stacked)
+            self._keys.add(vectors)
         self.n += m
         marks = self._source.feed(series if self._has_signal else None, m)
         return self._given_out(marks, self._source.known)
@@ -210,25 +215,94 @@ class StreamingSegmenter:
         return [*events, Event(self._open.place, self.n, self._open.strength, is_open)]
 
     def more_given(self, starts: ArrayLike) -> None:
-        """H, T: further tokens at which events start, beyond what was given and fed so far.
+        """H, T, R: further tokens at which events start, beyond what was given and fed so far.
 
         Raises
         ------
-        InputError : another method, or starts that do not follow.
+        InputError : another method, starts that do not follow, or the text was finished.
         """
+        if self._finished:
+            raise InputError("the text was finished; make a new StreamingSegmenter.")
         if not isinstance(self._source, GivenStarts):
-            raise InputError(f"starts are given to methods H and T, not to {self.method.code!r}.")
+            raise InputError(
+                f"starts are given to methods H, T and R, not to {self.method.code!r}."
+            )
         self._source.more(starts)
 
     def preview(self) -> list[Event]:
         """The events that `finish` would give out if the text ended here; nothing changes.
 
         Given starts that lie beyond what was fed are left out.
+
+        Raises
+        ------
+        InputError : nothing was fed, or the text was finished.
         """
-        ahead = copy.deepcopy(self)
+        ahead = self.copy()
         if isinstance(ahead._source, GivenStarts):
             ahead._source.forget_ahead()
         return ahead.finish()
+
+    def copy(self) -> StreamingSegmenter:
+        """Another segmenter at the same place; what is fed to one does not change the other.
+
+        Sums of keys are shared and not copied, so that it costs O(window) at most, whatever the
+        width of the keys.
+        """
+        twin = copy.copy(self)
+        twin._source = self._source.copy()
+        if self._keys is not None and self._refiner is not None:
+            twin._keys = self._keys.copy()
+            twin._refiner = self._refiner.copy(twin._keys)
+        return twin
+
+    def state(self) -> State:
+        """Where the segmenter is, for `restore`: a flat dictionary.
+
+        Its values are arrays of int64 and float64, whole numbers, and one string (the settings, as
+        JSON); what may be NaN or infinite stands in arrays. It shares nothing with the segmenter.
+        """
+        state: State = {
+            "format": FORMAT,
+            "settings": self._settings,
+            "n": self.n,
+            "finished": int(self._finished),
+            **from_marks("open", [self._open]),
+            **prefixed("source", self._source.state()),
+        }
+        if self._keys is not None and self._refiner is not None:
+            state |= prefixed("keys", self._keys.state())
+            state |= prefixed("refiner", self._refiner.state())
+        return state
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of a segmenter that was made with the same arguments.
+
+        All arguments must be the same, except `given`: which starts are still to come is part of
+        the state, and takes the place of what this segmenter was given.
+
+        Parameters
+        ----------
+        state : what `state` gave, also after a way through JSON (arrays as lists) or .npz (numbers
+            and strings as arrays of shape ()).
+
+        Raises
+        ------
+        InputError : the state of a segmenter with other settings (the message names the first that
+            differs), or one that is not whole; then the segmenter stays as it was.
+        """
+        check_settings(state, self._settings)
+        twin = self.copy()
+        twin.n, twin._finished = whole("n", state), bool(whole("finished", state))
+        opened = as_marks("open", state)
+        if len(opened) != 1:
+            raise InputError("the state's 'open' must be one mark; it was changed. Save it again.")
+        twin._open = opened[0]
+        twin._source.restore(part("source", state))
+        if twin._keys is not None and twin._refiner is not None:
+            twin._keys.restore(part("keys", state))
+            twin._refiner.restore(part("refiner", state))
+        self.__dict__ = twin.__dict__
 
     def _given_out(self, marks: list[Mark], known: int | None) -> list[Event]:
         """Events that end at marks; `known`: no further mark lies before it (None: none at all)."""
@@ -240,85 +314,5 @@ class StreamingSegmenter:
             self._open = mark
         return events
 
-    def _describe_delay(
-        self, start: str, window: int | str, rule: str, scope: str, refine_window: int
-    ) -> str:
-        parts = []
-        if self._has_signal and window == "chunk":
-            parts.append("until its chunk is complete")
-        if self._has_signal and start == "before":
-            parts.append("one token")
-        if self._needs_keys and rule == "reference":
-            parts.append("until its chunk is refined")
-        elif self._needs_keys:
-            wait = f"{refine_window // 2} tokens after its unrefined end"
-            parts.append(f"until the next boundary, at most {wait}" if scope == "next" else wait)
-        return "; ".join(parts) or "none"
-
     def __repr__(self) -> str:
         return f"StreamingSegmenter({self.method.code!r}: {self.n} tokens fed, delay: {self.delay})"
-
-
-def _check_causal(
-    method: Method, given: ArrayLike | None, n_boundaries: int | None, rule: str, window: int | str
-) -> None:
-    code, proposal = method.code, method.proposal
-    check_option("rule", rule, ("paper", "reference"))
-    if proposal in _NEEDS_ALL:
-        raise InputError(f"method {code!r} cannot be streamed: {proposal} {_NEEDS_ALL[proposal]}.")
-    if method.refinement == "O":
-        raise InputError(
-            f"method {code!r} cannot be streamed: O is the optimum over the whole text; use "
-            f"{proposal}M."
-        )
-    if proposal == "F" and method.argument is None:
-        raise InputError(
-            f"method {code!r} cannot be streamed: without a length its events depend on the length "
-            "of the text and on S; give one ('F:64')."
-        )
-    if proposal in "HT" and given is None:
-        raise InputError(
-            f"method {code!r} cannot be streamed: its boundaries come from the whole text; give "
-            "the tokens at which its events start as given=."
-        )
-    if proposal not in "HT" and given is not None:
-        raise InputError(f"given= belongs to methods H and T, not to {code!r}.")
-    if n_boundaries is not None:
-        raise InputError(
-            f"n_boundaries={n_boundaries} cannot be streamed: which boundaries are the strongest "
-            "is only known at the end."
-        )
-    if method.refinement and rule == "reference" and window != "chunk":
-        raise InputError(
-            "rule='reference' cannot be streamed without chunks: it refines each as a whole; use "
-            "window='chunk'."
-        )
-
-
-def _stacked(keys: ArrayLike) -> NDArray[np.floating[Any]]:
-    values = np.asarray(keys)
-    if values.ndim == 2:
-        values = values[None]
-    if values.ndim != 3:
-        raise InputError(f"keys must have the shape (m, d) or (heads, m, d), not {values.shape}.")
-    return values.astype(np.float64) if values.dtype.kind in "iub" else values
-
-
-def _agreed(values: NDArray[np.float64] | None, keys: NDArray[Any] | None, n: int | None) -> int:
-    if values is not None and values.ndim != 1:
-        raise InputError(f"values must be one-dimensional, not of shape {values.shape}.")
-    counts = {
-        "values": None if values is None else len(values),
-        "keys": None if keys is None else keys.shape[1],
-        "n": n,
-    }
-    said = {name: count for name, count in counts.items() if count is not None}
-    if not said:
-        raise InputError("nothing was fed: give values, keys, or the number of tokens n.")
-    if len(set(said.values())) > 1:
-        listed = ", ".join(f"{name}: {count}" for name, count in said.items())
-        raise InputError(f"what was fed is not of one length ({listed} tokens).")
-    count = next(iter(said.values()))
-    if count < 0:
-        raise InputError(f"n={count} tokens cannot be fed.")
-    return count

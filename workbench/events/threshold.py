@@ -11,15 +11,18 @@ fill no window and hold no place in a chunk.
 
 from __future__ import annotations
 
+import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from workbench.core.checks import check_option
 from workbench.core.errors import InputError
+from workbench.events.stream_state import State, numbers
 
 __all__ = ["Flags", "MovingThreshold", "check_chunks", "chunk_flags", "threshold_flags"]
 
@@ -59,6 +62,10 @@ def _joined(one: _Moments, other: _Moments) -> _Moments:
     delta = other[1] - one[1]
     part = delta * other[0] / count
     return count, one[1] + part, one[2] + other[2] + delta * part * one[0]
+
+
+def _as_moments(rows: NDArray[np.float64]) -> list[_Moments]:
+    return [(int(count), mean, squares) for count, mean, squares in rows.tolist()]
 
 
 @dataclass
@@ -123,6 +130,42 @@ class MovingThreshold:
             strength = _standardised(value - mean, sd)
         self._push(value)
         return flag, strength
+
+    def state(self) -> State:
+        """Where it is, for `restore`: the newest values, and moments as rows of (count, mean, Σ²).
+
+        block (k,), newest (1, 3) and suffixes (window, 3) or, before a block was full, (0, 3).
+        """
+        return {
+            "block": np.array(self._block, dtype=np.float64),
+            "newest": np.array([self._newest], dtype=np.float64),
+            "suffixes": np.array(self._suffixes, dtype=np.float64).reshape(-1, 3),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Back to what `state` of a threshold with the same settings said.
+
+        Raises
+        ------
+        InputError : the state is not whole, or that of another window.
+        """
+        block = numbers("block", state, np.float64)
+        newest = numbers("newest", state, np.float64, (1, 3))
+        suffixes = numbers("suffixes", state, np.float64, (-1, 3))
+        if len(block) >= self.window or len(suffixes) not in (0, self.window):
+            raise InputError(
+                f"the state holds {len(block)} values and {len(suffixes)} moments, which a "
+                f"threshold with window={self.window} never does; give it the window it had."
+            )
+        self._block = block.tolist()
+        (self._newest,) = _as_moments(newest)
+        self._suffixes = _as_moments(suffixes)
+
+    def copy(self) -> MovingThreshold:
+        """Another one at the same place."""
+        twin = copy.copy(self)
+        twin._block = self._block.copy()  # moments are replaced, never changed
+        return twin
 
     def _push(self, value: float) -> None:
         self._block.append(value)
