@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench import cli_memory, cli_recall, cli_table2, cli_tasks
+from workbench import cli_memory, cli_recall, cli_table2, cli_tasks, cli_train
 from workbench.core.errors import InputError, WorkbenchError
 
 if TYPE_CHECKING:
@@ -261,6 +261,7 @@ def _one_line(message: object) -> str:
     return " ".join(str(message).split())
 
 
+app.add_typer(cli_train.train, name="train")
 app.command(epilog=cli_memory.READ_EPILOG)(cli_memory.read)
 app.command(epilog=cli_tasks.PASSKEY_EPILOG)(cli_tasks.passkey)
 app.command("key-value", epilog=cli_tasks.KEY_VALUE_EPILOG)(cli_tasks.key_value)
