@@ -47,10 +47,22 @@ def prefixed(name: str, state: State) -> State:
     return {f"{name}.{key}": value for key, value in state.items()}
 
 
+class _Part(dict[str, Any]):
+    """A part of a state, and what its keys begin with in the whole (for messages)."""
+
+    prefix = ""
+
+
 def part(name: str, state: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a state that `prefixed` put under this name."""
     start = f"{name}."
-    return {key.removeprefix(start): value for key, value in state.items() if key.startswith(start)}
+    found = _Part((key[len(start) :], state[key]) for key in state if key.startswith(start))
+    found.prefix = _in_whole(start, state)
+    return found
+
+
+def _in_whole(name: str, state: Mapping[str, Any]) -> str:
+    return state.prefix + name if isinstance(state, _Part) else name
 
 
 def from_marks(name: str, marks: Iterable[Mark]) -> State:
@@ -79,8 +91,8 @@ def whole(name: str, state: Mapping[str, Any], least: int = 0) -> int:
     value = int(numbers(name, state, np.int64, ()))
     if value < least:
         raise InputError(
-            f"the state's {name!r} is {value}, at least {least} is possible; it was changed. Save "
-            "it again."
+            f"the state's {_in_whole(name, state)!r} is {value}, at least {least} is possible; it "
+            "was changed. Save it again."
         )
     return value
 
@@ -95,7 +107,9 @@ def numbers(
     InputError : it is missing, of another shape, or holds something else.
     """
     if name not in state:
-        raise InputError(f"the state has no {name!r}; it is not whole. Save it again.")
+        raise InputError(
+            f"the state has no {_in_whole(name, state)!r}; it is not whole. Save it again."
+        )
     try:
         found = np.array(state[name])
     except ValueError:  # rows of different lengths
@@ -110,8 +124,8 @@ def numbers(
     if found.dtype.kind not in kinds or not lengths_fit:
         listed = ", ".join("any" if length < 0 else str(length) for length in shape)
         raise InputError(
-            f"the state's {name!r} must hold {np.dtype(dtype)} of shape ({listed}), not "
-            f"{found.dtype} of shape {found.shape}; it was changed. Save it again."
+            f"the state's {_in_whole(name, state)!r} must hold {np.dtype(dtype)} of shape "
+            f"({listed}), not {found.dtype} of shape {found.shape}; it was changed. Save it again."
         )
     return found.astype(dtype)
 
