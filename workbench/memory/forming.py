@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -152,14 +151,14 @@ class EventFormer:
     def copy(self) -> dict[str, Any]:
         """What `restore` needs to come back to now."""
         return {
-            "segmenters": copy.deepcopy(self._segmenters),
+            "segmenters": [segmenter.copy() for segmenter in self._segmenters],
             "counts": [units.n for units in self.units],
             "given": len(self.given),
         }
 
     def restore(self, copied: dict[str, Any]) -> None:
         """Back to a copy made earlier."""
-        self._segmenters = copy.deepcopy(copied["segmenters"])
+        self._segmenters = [segmenter.copy() for segmenter in copied["segmenters"]]
         del self.given[copied["given"] :]
         for row, count in enumerate(copied["counts"]):
             self.units[row].truncate(count)
