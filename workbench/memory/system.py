@@ -94,6 +94,7 @@ class MemoryModel:
         self._rotations = [Rotation(lm.model, layer, m) for layer, m in modules.items()]
         self.refining_layers: list[int] = self._refining_layers(size["n_layers"])
         self.rows: list[Row] = []
+        self._depth = 0  # branches that are open
         self._stories: list[list[Story]] = []
         self._pieces: list[list[tuple[int, str]]] = []
         self.reset()
@@ -123,7 +124,17 @@ class MemoryModel:
     # --- reading ---------------------------------------------------------------------------
 
     def reset(self) -> None:
-        """Forget everything."""
+        """Forget everything.
+
+        Raises
+        ------
+        InputError : within `branch`, where the memory lies in files that would be overwritten.
+        """
+        if self._depth and self.settings.store == "disk":
+            raise InputError(
+                "reset() inside branch() would overwrite the files of a memory that is to come "
+                "back; use another system, or store='host'."
+            )
         self.rows = []
         self._pieces = []
         self._stories = []
@@ -278,18 +289,19 @@ class MemoryModel:
     @contextmanager
     def branch(self) -> Iterator[MemoryModel]:
         """Whatever is read or generated inside the block is forgotten on leaving it."""
-        copies = [row.copy() for row in self.rows]
+        rows = list(self.rows)
+        copies = [row.copy() for row in rows]
         pieces = [list(row) for row in self._pieces]
         stories = [list(row) for row in self._stories]
+        self._depth += 1
         try:
             yield self
         finally:
-            if not copies:
-                self.reset()
-            for row, copy in zip(self.rows, copies, strict=bool(copies)):
+            self._depth -= 1
+            # A reset inside the block has made rows of its own.
+            self.rows, self._pieces, self._stories = rows, pieces, stories
+            for row, copy in zip(rows, copies, strict=True):
                 row.restore(copy)
-            if copies:
-                self._pieces, self._stories = pieces, stories
 
     def generate(
         self,
