@@ -79,12 +79,9 @@ class Forming:
         """A segmenter at the start of a text."""
         parsed = self.parsed
         given: list[int] | None = None
-        code = self.method
         if parsed.proposal in "HTR":
             given = [] if self.given is None else list(self.given)
-            # Where the marks come from makes no difference to the segmenter.
-            code = "H" + parsed.refinement
-        return StreamingSegmenter(code, given=given, **self.options)
+        return StreamingSegmenter(self.method, given=given, **self.options)
 
 
 class EventFormer:
