@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,18 +24,25 @@ from workbench.events.methods import parse_method
 from workbench.events.refinement import SCOPES
 from workbench.events.sizes import check_sizes
 from workbench.stories.timing import RULES
+from workbench.tasks.systems import SystemSpec, system_specs
 
 if TYPE_CHECKING:
     from workbench.models import LanguageModel
 
 __all__ = ["DEFAULT_METHODS", "compare"]
 
+SystemMaker = Callable[..., Any]
+"""A function of a language model that makes a memory system."""
+
+SYSTEMS = ("infllm", "window", "full")
+"""Names of systems beside those that begin with "emllm-"."""
+
 DEFAULT_METHODS = ("S", "SM", "SC", "F", "FM", "FC", "R")
 
 
 def compare(
     stories: str | Path | Story | Sequence[str | Path | Story] | None = None,
-    methods: str | Sequence[str] | None = None,
+    methods: str | SystemMaker | Sequence[str | SystemMaker] | None = None,
     model: str | Path | LanguageModel | Sequence[str | Path | LanguageModel] = "smollm2-135m",
     *,
     gamma: float = 1.0,
@@ -53,6 +60,7 @@ def compare(
     time_rule: str = "next",
     condition: str | None = None,
     cache: bool = True,
+    systems: Mapping[str, Any] | None = None,
     n_jobs: int | None = None,
     progress: bool = False,
 ) -> Comparison:
@@ -69,7 +77,10 @@ def compare(
     ----------
     stories : names, files or Story objects; default: the bundled stories.
     methods : method codes; default: S, SM, SC, F, FM, FC and R, and H where every story has
-        people's boundaries in words.
+        people's boundaries in words. Memory systems may stand among them, by name ("emllm-S",
+        "emllm-SM+C", "infllm") or as a function of a language model that makes one: the system
+        reads the story, and the events it formed are the cut. Its name (the function's) is the
+        method. All of its events count, with match="people", too, and the rows say so.
     model : name(s) as in `load_model`, or loaded model(s).
     gamma : threshold of surprise in standard deviations.
     match : how many boundaries are compared. "people": as many as people (the strongest of each
@@ -89,6 +100,8 @@ def compare(
     condition : of people's presses, where they listened under several; default: see
         `workbench.stories.consensus.story_consensus`.
     cache : keep and reuse recordings, see `workbench.recording.cache`.
+    systems : options of the systems that are named among the methods (n_local, n_mem, chunk, ...),
+        as in `make_system`; a system's gamma is its own, not that above.
     n_jobs : stories and models worked on at once, see `joblib.Parallel`; None: one, or what an
         enclosing `joblib.parallel_config` says (which can also send them to a cluster).
     progress : show bars on standard error.
@@ -111,7 +124,10 @@ def compare(
     with_people = all(_has_people_in_words(story) for story in loaded)
     if methods is None:
         methods = [*DEFAULT_METHODS, "H"] if with_people else list(DEFAULT_METHODS)
-    codes = [parse_method(code).code for code in _listed(methods)]
+    given = _listed(methods)
+    specs = _systems([method for method in given if _is_system(method)], systems)
+    labels = iter([spec.label for spec in specs])
+    codes = [next(labels) if _is_system(m) else parse_method(m).code for m in given]
     _check_distinct(codes)
     nulls = tuple(_listed(null))
     for name in nulls:
@@ -120,7 +136,8 @@ def compare(
     check_option("scope", scope, SCOPES)
     check_option("time_rule", time_rule, RULES)
     _check_distinct(nulls)
-    if any(code.startswith("H") for code in codes):
+    named_systems = {spec.label for spec in specs}
+    if any(code.startswith("H") for code in codes if code not in named_systems):
         _refuse_without_people(loaded, match)
     settings = Settings(
         methods=tuple(codes),
@@ -140,6 +157,7 @@ def compare(
         time_rule=time_rule,
         condition=condition,
         cache=cache,
+        systems=tuple(specs),
     )
     check_sizes(settings.min_size, settings.max_size)
     models = [str(m) if isinstance(m, Path) else m for m in _listed(model)]
@@ -153,6 +171,29 @@ def compare(
         for lm, story in itertools.product(models, loaded)
     )
     return _joined(outcomes, settings)
+
+
+def _is_system(method: Any) -> bool:
+    """A memory system, and not the code of a method."""
+    if callable(method):
+        return True
+    name = str(method)
+    return name.startswith("emllm-") or name in SYSTEMS
+
+
+def _systems(given: list[Any], options: Mapping[str, Any] | None) -> list[SystemSpec]:
+    """The systems among the methods; those that form no events are refused."""
+    for name in ("window", "full"):
+        if name in given:
+            raise InputError(
+                f"{name!r} keeps no events, so there is no cut to compare; leave it out."
+            )
+    if options and not any(isinstance(system, str) for system in given):
+        raise InputError(
+            f"systems={dict(options)!r} are options of systems named among the methods, and there "
+            "is none; name one, e.g. 'emllm-S'."
+        )
+    return system_specs(given, options) if given else []
 
 
 def _joined(outcomes: Sequence[Outcome], settings: Settings) -> Comparison:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +15,12 @@ from workbench.analysis.nulls import lengths_degenerate, null_note, null_starts
 from workbench.comparison.graph_rows import GraphMeasures
 from workbench.comparison.human_rows import HumanMeasures
 from workbench.core.boundaries import Boundaries
+from workbench.core.errors import DataError
 from workbench.core.story import Story
 from workbench.core.trace import Trace
 from workbench.events.methods import parse_method, segment
 from workbench.events.proposals import even_starts
+from workbench.tasks.systems import SystemSpec
 
 if TYPE_CHECKING:
     from workbench.core.keygraph import KeyGraph
@@ -47,10 +49,13 @@ class Settings:
     time_rule: str
     condition: str | None
     cache: bool
+    systems: tuple[SystemSpec, ...] = ()
+    """The memory systems among the methods; their labels stand in `methods`, too."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for files."""
-        return asdict(self)
+        plain = asdict(replace(self, systems=()))
+        return plain | {"systems": {spec.label: spec.settings() for spec in self.systems}}
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +101,17 @@ def compare_one(
     human = HumanMeasures.of(trace, settings)
     rows: list[dict[str, Any]] = []
     cuts: dict[tuple[str, str, str], Boundaries] = {}
+    systems = {spec.label: spec for spec in settings.systems}
     bar = tqdm(settings.methods, desc=f"{story.name}: methods", disable=not progress, leave=False)
     for code in bar:
-        events, notes = _cut(trace, code, settings, human.count, graphs.refinement)
+        if code in systems:
+            events, notes = _read(trace, systems[code], model, settings.match)
+            gamma = events.settings.get("gamma", np.nan)
+            match = "none" if settings.match == "people" else settings.match
+        else:
+            events, notes = _cut(trace, code, settings, human.count, graphs.refinement)
+            gamma = settings.gamma if parse_method(code).proposal in THRESHOLDS else np.nan
+            match = settings.match
         fixed = Boundaries(even_starts(events.n, events.n_events - 1), events.n, method="F")
         events_in_words = trace.to_words(events)
         cuts[story.name, name, code] = events_in_words
@@ -107,8 +120,8 @@ def compare_one(
             "annotation": story.annotation_kind or "",
             "model": name,
             "method": code,
-            "gamma": settings.gamma if parse_method(code).proposal in THRESHOLDS else np.nan,
-            "match": settings.match or "none",
+            "gamma": gamma,
+            "match": match or "none",
             "n_events": events.n_events,
             "seed": settings.seed,
             "provenance": provenance,
@@ -136,6 +149,35 @@ def compare_one(
         recording={"story": story.name, **trace.settings},
         notes=[*(f"{story.name}: {note}" for note in story.notes), *graphs.notes, *human.notes],
     )
+
+
+def _read(
+    trace: Trace, spec: SystemSpec, model: LanguageModel | str, match: str | None
+) -> tuple[Boundaries, list[str]]:
+    """The events that a memory system forms while it reads the story.
+
+    They are what its memory consists of, so all of them count, whatever the matching rule.
+    """
+    from workbench.recording.cache import loaded_model
+
+    lm = loaded_model(model) if isinstance(model, str) else model
+    system = spec.make(lm)
+    system.reset()
+    events: Boundaries = system.read(trace.story).events
+    if events.n != trace.n_tokens:
+        raise DataError(
+            f"{spec.label} read {events.n} tokens of {trace.story.name}, and its recording has "
+            f"{trace.n_tokens}; a system must read the story as it is, with its own model."
+        )
+    notes = [f"events formed while reading ({_window(system)})"]
+    if match == "people":
+        notes.append("a memory keeps all of its events, so their number is not matched to people's")
+    return events, notes
+
+
+def _window(system: Any) -> str:
+    settings = system.settings
+    return f"n_local {settings.n_local}, n_mem {settings.n_mem}, chunk {settings.chunk}"
 
 
 def _cut(

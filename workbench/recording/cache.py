@@ -22,7 +22,7 @@ from workbench.recording.record import as_story, record, text_hash, versions
 from workbench.recording.sizes import check_disk, estimate_size
 from workbench.recording.storage import load_trace, remove_trace, save_trace
 
-__all__ = ["cached_record"]
+__all__ = ["cached_record", "loaded_model"]
 
 
 def cached_record(
@@ -70,7 +70,7 @@ def cached_record(
     }
 
     def recorded() -> Trace:
-        lm = model if isinstance(model, LanguageModel) else _loaded(str(model))
+        lm = model if isinstance(model, LanguageModel) else loaded_model(str(model))
         return record(
             story,
             lm,
@@ -95,7 +95,7 @@ def cached_record(
         except DataError as error:
             print(f"Recording again: {error}", file=sys.stderr)
             remove_trace(entry)
-    lm = model if isinstance(model, LanguageModel) else _loaded(str(model))
+    lm = model if isinstance(model, LanguageModel) else loaded_model(str(model))
     sizes = {name: options[name] for name in ("states", "keep_states", "keys_dtype")}
     size = estimate_size(
         story, lm, layers=layers, heads=heads, keys=keys, measures=measures, **sizes
@@ -107,7 +107,8 @@ def cached_record(
 
 
 @lru_cache(maxsize=1)
-def _loaded(name: str) -> LanguageModel:
+def loaded_model(name: str) -> LanguageModel:
+    """A model by name; the last one stays in memory."""
     return load_model(name)
 
 
@@ -119,7 +120,7 @@ def _model_facts(model: LanguageModel | str | Path) -> dict[str, Any]:
             # What load_model would make of it by default.
             facts: dict[str, Any] = {"name": known.name, "identity": known.identity}
             return {**facts, "dtype": "float32", "device": default_device(), "attention": None}
-        model = _loaded(str(model))
+        model = loaded_model(str(model))
     attention = model.model.config._attn_implementation
     return {
         "name": model.name,
