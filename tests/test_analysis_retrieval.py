@@ -381,7 +381,7 @@ def test_from_a_system(name):
     events = RetrievedEvents.of(system)
     layer = system.rows[0].layers[0]
     assert events.first == layer.first_recalled
-    assert 0 < events.first < events.n_units <= layer.n_indexed <= system.events.n_events
+    assert events.first < events.n_units <= layer.n_indexed <= system.events.n_events
     assert events.source == system.name
     np.testing.assert_array_equal(events.surprisal, system.surprisal[system.events.starts])
     assert len(events.retrievals) == len(system.rows[0].log.entries)

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from workbench.analysis.recall.asymmetry import asymmetry_of_curve
 from workbench.analysis.recall.lag import LagCounter, crp
 from workbench.analysis.recall.resampling import (
     bootstrap_weights,
@@ -30,6 +31,7 @@ __all__ = [
     "RetrievedEvents",
     "recalled_of",
     "recency",
+    "retrieval_asymmetry",
     "retrieval_lag_crp",
 ]
 
@@ -310,6 +312,62 @@ def retrieval_lag_crp(
         over=over,
         source=events.source,
     )
+
+
+def retrieval_asymmetry(
+    events: RetrievedEvents,
+    *,
+    buffer: str = "similarity",
+    order: str = "log",
+    lag: int = 1,
+    draws: int = 200,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> dict[str, float]:
+    """Whether recall goes forward: (f - b) / (f + b) of the lag-CRP at +lag and -lag.
+
+    Parameters
+    ----------
+    events, buffer, order, draws, resamples, confidence, seed : as in `retrieval_lag_crp`; the
+        curve is the mean over layers, the null "uniform", the bootstrap over steps.
+    lag : which.
+
+    Returns
+    -------
+    forward, backward, asymmetry (0 symmetric, 1 purely forward), asymmetry_low, asymmetry_high,
+    null_mean, null_sd, z, p, n_steps.
+    """
+    whole_number("lag", lag, 1)
+    whole_number("draws", draws)
+    whole_number("resamples", resamples)
+    sequences = events.recall_sequences(buffer, order)
+    counter = _LayerCounter(events, sequences, lag)
+    actual, possible = counter()
+    once = np.ones((1, counter.n_steps), dtype=np.int64)
+    sample, enough = _sample(actual, possible, "steps", resamples, seed)
+
+    def index(curves: NDArray[np.float64]) -> NDArray[np.float64]:
+        return asymmetry_of_curve(counter.lags, curves, lag=lag)["index"]
+
+    curve = _curves(actual, possible, once)[-1, 0]
+    nulls = [
+        index(_curves(*counter(outputs), once)[-1, 0])
+        for outputs in (_null_outputs(sequences, "uniform", draws, seed) if draws else ())
+    ]
+    low, high = np.nan, np.nan
+    if enough[-1, [0, -1]].all():
+        low, high = interval(index(sample[-1]), confidence)
+    value = float(index(curve))
+    return {
+        "forward": float(curve[-1]),
+        "backward": float(curve[0]),
+        "asymmetry": value,
+        "asymmetry_low": low,
+        "asymmetry_high": high,
+        **permutation_summary(value, np.array(nulls)),
+        "n_steps": counter.n_steps,
+    }
 
 
 class _LayerCounter:
