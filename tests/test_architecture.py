@@ -26,7 +26,8 @@ STEPS = (
     {"training", "tasks"},
     {"figures"},
     {"comparison"},
-    {"cli", "cli_recall", "cli_table2", "cli_train", "cli_tasks", "cli_memory"},
+    {"cli", "cli_recall", "cli_table2", "cli_train", "cli_tasks", "cli_memory", "cli_sweep"}
+    | {"cli_distraction"},
     {"__init__", "__main__"},
 )
 STEP = {part: step for step, parts in enumerate(STEPS) for part in parts}

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from workbench.stories.library import list_stories, load_story
     from workbench.stories.recall_readers import load_recalls
     from workbench.stories.transcripts import load_transcripts
+    from workbench.tasks.distraction import distraction
     from workbench.tasks.grid import run_grid
     from workbench.tasks.key_value import KeyValue
     from workbench.tasks.needle import Needle
@@ -94,6 +95,7 @@ _HOME = {
     "cmr_crp": "workbench.analysis.recall.cmr",
     "compare": "workbench.comparison.compare",
     "contiguity_fit": "workbench.analysis.recall.contiguity_fit",
+    "distraction": "workbench.tasks.distraction",
     "first_recall": "workbench.analysis.recall.serial",
     "fit_cmr": "workbench.analysis.recall.cmr_fit",
     "head_fit_summary": "workbench.analysis.recall.heads",

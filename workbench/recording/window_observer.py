@@ -24,7 +24,7 @@ class WindowObserver(Observer):
     layers : numbers of the layers to observe.
     skip : tokens before the first window (a start token).
     n_windows : previous windows.
-    window : tokens of each of them, and of the last stretch, whose queries are observed.
+    size : tokens of each of them, and of the last stretch, whose queries are observed.
 
     Attributes
     ----------
@@ -32,9 +32,9 @@ class WindowObserver(Observer):
     reach : layer → tokens that its last query sees, itself included.
     """
 
-    def __init__(self, layers: list[int], skip: int, n_windows: int, window: int) -> None:
+    def __init__(self, layers: list[int], skip: int, n_windows: int, size: int) -> None:
         self.layers = set(layers)
-        self.skip, self.n_windows, self.window = skip, n_windows, window
+        self.skip, self.n_windows, self.size = skip, n_windows, size
         self.masses: dict[int, NDArray[np.float64]] = {}
         self.reach: dict[int, int] = {}
         self._expected: Tensor | None = None
@@ -44,26 +44,26 @@ class WindowObserver(Observer):
         """Reduce one layer, a block of queries after the other."""
         if call.layer not in self.layers:
             return
-        total = self.skip + (self.n_windows + 1) * self.window
+        total = self.skip + (self.n_windows + 1) * self.size
         if call.query.shape[2] != total or call.query.shape[0] != 1:
             raise ModelError(
                 f"layer {call.layer} was given {call.query.shape[2]} tokens instead of {total}."
             )
         mask = RowMask(call, 0, 0)
         heads = call.query.shape[1]
-        size = max(1, _SCORES // (heads * total))
-        kept = np.empty((heads, self.window, self.n_windows))
-        for start in range(total - self.window, total, size):
-            stop = min(start + size, total)
+        rows = max(1, _SCORES // (heads * total))
+        kept = np.empty((heads, self.size, self.n_windows))
+        for start in range(total - self.size, total, rows):
+            stop = min(start + rows, total)
             weights, first = _softmax(call, mask, start, stop)
-            before = total - self.window - self.skip  # tokens of all previous windows
+            before = total - self.size - self.skip  # tokens of all previous windows
             whole = weights.new_zeros(heads, stop - start, before)
             # Masked keys before `first` get nothing; a start token is no part of any window.
-            seen = weights[..., max(self.skip - first, 0) : total - self.window - first]
+            seen = weights[..., max(self.skip - first, 0) : total - self.size - first]
             if seen.shape[-1]:
                 whole[..., before - seen.shape[-1] :] = seen
-            sums = whole.reshape(heads, stop - start, self.n_windows, self.window).sum(-1)
-            at = start - (total - self.window)
+            sums = whole.reshape(heads, stop - start, self.n_windows, self.size).sum(-1)
+            at = start - (total - self.size)
             kept[:, at : at + stop - start] = sums.double().cpu().numpy()
         self.masses[call.layer] = kept
         self.reach[call.layer] = total - first
