@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from workbench.core.errors import DiskSpaceError
+from workbench.memory.ann import ApproximateIndex
 from workbench.memory.attend import Far, Near, attend
 from workbench.memory.log import RetrievalLog
 from workbench.memory.near import NearTokens
@@ -88,7 +89,7 @@ class LayerMemory:
         self._queue: list[list[int]] = [[]]
         self._held: tuple[Any, Far | None] = (None, None)
         self.seen = 0.0  # keys seen by the last queries, on average
-        self.ann: Any = None
+        self.ann = None if settings.ann_above is None else ApproximateIndex(settings.ann_above)
 
     # --- keeping ---------------------------------------------------------------------------
 
@@ -308,6 +309,8 @@ class LayerMemory:
             shifted = Recalled(found.similar + first, found.contiguous + first)
             self._queue[head] = shifted.contiguous.tolist()
             number = head if self._s.per_head else -1
+            if self.ann is not None:
+                self._complete(row, found.contiguous, query)
             padded = row if first == 0 else np.concatenate((np.full(first, np.nan), row))
             self._log.add(
                 step,
@@ -326,8 +329,22 @@ class LayerMemory:
         assert self.index is not None
         per_head = self.shape.kv_heads if self._s.per_head else None
         rows = self.index[first : first + n]
-        values = similarities(query.to(rows.dtype), rows, per_head=per_head).float().cpu().numpy()
+        query = query.to(rows.dtype)
+        # A unit has a token at least, so no more than these could be recalled.
+        most = self._s.n_mem if self._s.top_units is None else self._s.top_units
+        if self.ann is not None and n > max(self.ann.above, most):
+            row = np.full(n, -np.inf, dtype=np.float32)
+            self._complete(row, self.ann.candidates(rows, query, most), query)
+            return [row]
+        values = similarities(query, rows, per_head=per_head).float().cpu().numpy()
         return list(values) if values.ndim == 2 else [values]
+
+    def _complete(self, row: NDArray[np.floating], units: NDArray[np.int64], query: Tensor) -> None:
+        """Write the exact similarity of some units to `row`, counted from the first recallable."""
+        assert self.index is not None
+        if len(units):
+            chosen = self.index[torch.from_numpy(units + self.first_recalled).to(self.index.device)]
+            row[units] = similarities(query.to(chosen.dtype), chosen).float().cpu().numpy()
 
     def _fetched(self, recalled: list[Recalled]) -> Far | None:
         parts: list[tuple[Tensor, Tensor]] = [] if self.sinks is None else [self.sinks]
@@ -394,6 +411,8 @@ class LayerMemory:
             self.store.truncate(copy["stored"])
         self.n_indexed, self.first_recalled = copy["indexed"], copy["first_recalled"]
         del self.sizes[self.n_indexed :], self.offsets[self.n_indexed :]
+        if self.ann is not None:
+            self.ann.truncate(self.n_recallable)
         self._queue = [list(queue) for queue in copy["queue"]]
         self._held, self.seen = copy["held"], copy["seen"]
 
@@ -456,5 +475,6 @@ class LayerMemory:
             "resident_kv": resident,
             "stored_in_memory": memory,
             "stored_in_files": file,
-            "index": 0 if self.index is None else self.index.nbytes,
+            "index": (0 if self.index is None else self.index.nbytes)
+            + (0 if self.ann is None else self.ann.nbytes),
         }

@@ -34,7 +34,7 @@ class MemorySystem(MemoryModel):
     ----------
     lm : the language model.
     units, index, select, position, join : see `workbench.memory.choices`.
-    n_init, n_local, chunk, store, budget : see `Settings`.
+    n_init, n_local, chunk, store, budget, ann_above : see `Settings`.
     bos, folder, name : see `MemoryModel`.
 
     Raises
@@ -73,7 +73,7 @@ class EMLLM(MemorySystem):
     n_init, n_local, n_mem, chunk : tokens that stay as sinks, of the local window, recalled at
         most, and read at once.
     share, reach : of the contiguity buffer; share None: 0.3 with "+C", else 0.
-    r, averaged, per_head, query, every, position, store, budget : see `Settings`.
+    r, averaged, per_head, query, every, position, store, budget, ann_above : see `Settings`.
     per, layers, random_length, seed : see `Forming`; further options of `StreamingSegmenter`.
     """
 
@@ -165,6 +165,7 @@ class InfLLM(MemorySystem):
         share: float = 0.0,
         reach: int = 1,
         position: str = "fixed",
+        ann_above: int | None = None,
         bos: str | int = "auto",
         folder: Any = None,
         name: str = "infllm",
@@ -176,6 +177,7 @@ class InfLLM(MemorySystem):
             index=Index("representatives", r, averaged),
             select=Select("budget", n_mem, per_head, share, reach, query, every),
             position=position,
+            ann_above=ann_above,
             bos=bos,
             folder=folder,
             name=name,

@@ -49,7 +49,8 @@ def recall_units(
 
     Parameters
     ----------
-    similarity : (n_units,), of each unit to the query.
+    similarity : (n_units,), of each unit to the query; -inf: never recalled by similarity (not
+        among the candidates of an approximate search).
     sizes : (n_units,), tokens in each unit.
     tokens, units : the budget, one of the two: at most so many tokens, or units, in both buffers
         together. The most similar units are taken until the next one does not fit.
@@ -94,6 +95,7 @@ def _most_similar(similarity: NDArray[np.floating], weights: Ints, budget: int) 
         last = similarity[places].min()
         places = np.flatnonzero(similarity >= last)
     order = places[np.lexsort((places, -similarity[places]))][:most]
+    order = order[similarity[order] != -np.inf]
     fits = np.cumsum(weights[order]) <= budget
     count = len(order) if fits.all() else int(np.argmin(fits))
     return order[:count].astype(np.int64)

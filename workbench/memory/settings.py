@@ -37,6 +37,8 @@ class Settings:
         own places; "zero", at the start of the window; "none", unturned, for an unturned query.
     store : where stored keys and values lie: "device", "host" or "disk".
     budget : most bytes of stored keys and values; None: no limit.
+    ann_above : with more stored units than this, the most similar ones are looked for with FAISS
+        (see `ApproximateIndex`); None: exact search always.
     """
 
     n_init: int = 128
