@@ -119,14 +119,19 @@ def attend(
         _mask(shaped, n_far, left, first, newest + start - near.first, near.window)
         scores.sub_(scores.amax(dim=2, keepdim=True)).exp_()
         share = scores.sum(dim=2).reciprocal_()
+        # Sums of many weights overflow half precision: there the weights are made shares first.
+        early = near.values.dtype == torch.float16
         column, result = 0, None
         for values in parts_v:
             weights = scores[:, :, column : column + values.shape[1]]
+            if early:
+                weights = weights * share[:, :, None]
             part = torch.bmm(weights.to(values.dtype), values)
             result = part if result is None else result.add_(part)
             column += values.shape[1]
         assert result is not None
-        result = result * share[:, :, None].to(result.dtype)
+        if not early:
+            result = result * share[:, :, None].to(result.dtype)
         output[start:stop] = (
             result.view(kv_heads, groups, size, dim).permute(2, 0, 1, 3).reshape(size, heads, dim)
         )

@@ -34,9 +34,9 @@ def _sentences(tokenizer: Any, text: str) -> list[int]:
     from workbench.recording.tokens import tokenize
     from workbench.stories.sentences import sentence_starts_of_text
 
-    words = [match.start() for match in re.finditer(r"\S+", text)]
-    starts = [words[word] for word in sentence_starts_of_text(text).tolist() if word > 0]
+    words = [match.end() for match in re.finditer(r"\S+", text)]
+    before = [words[word - 1] for word in sentence_starts_of_text(text).tolist() if word > 0]
     ends = tokenize(tokenizer, text).char_end
-    # The token that holds the sentence's first character.
-    found = np.searchsorted(ends, starts, side="right")
+    # The first token behind the word before: a space of its own belongs to what follows it.
+    found = np.searchsorted(ends, before, side="right")
     return sorted({int(token) for token in found if 0 < token < len(ends)})

@@ -87,8 +87,9 @@ class LayerMemory:
         self.first_recalled = 0  # units before it lie within the sinks
         self.query: Tensor | None = None  # (heads, dim), mean of the chunk before
         self._queue: list[list[int]] = [[]]
-        self._held: tuple[Any, Far | None] = (None, None)
-        self.seen = 0.0  # keys seen by the last queries, on average
+        self._held: tuple[Any, Far | None, float] = (None, None, 0.0)
+        self._recalled: list[Recalled] | None = None
+        self.seen = np.zeros(0)  # keys seen by each of the last queries
         self.ann = None if settings.ann_above is None else ApproximateIndex(settings.ann_above)
 
     # --- keeping ---------------------------------------------------------------------------
@@ -134,7 +135,8 @@ class LayerMemory:
         if self.store is None:
             self.store = self._new_store(keys)
         rows = 2 * keys.nbytes
-        held = self.store.resident_bytes + self.store.file_bytes
+        # What is stored counts, not the room kept ready for more: the same for every store.
+        held = rows // size * self.store.n
         if self._s.budget is not None and held + rows > self._s.budget:
             raise DiskSpaceError(
                 f"layer {self.shape.layer}: storing the event at positions {start} ... {end - 1} "
@@ -206,31 +208,45 @@ class LayerMemory:
         wanted = queries if self._s.position in ("true", "zero") else far_query
         split = self._s.query == "token" or not reading
         if split and m > 1 and self.shape.recalls and self.n_recallable:
-            return self._token_by_token(near_query, far_query, wanted, scale, step)
-        far = self._recall(self._mean_query(wanted, reading), step, near.first + near.n - m)
+            return self._token_by_token(
+                near_query, far_query, wanted, scale, step=step, reading=reading
+            )
+        place = near.first + near.n - m
+        far = self._recall(self._mean_query(wanted, reading), step, place, reading=reading)
         output = self._attended(near_query, far_query, far, scale, 0)
         if self.shape.recalls and self._units is not None:
             self.query = wanted.mean(dim=1)
         return output
 
     def _token_by_token(
-        self, near_query: Tensor, far_query: Tensor, wanted: Tensor, scale: float, step: int
+        self,
+        near_query: Tensor,
+        far_query: Tensor,
+        wanted: Tensor,
+        scale: float,
+        *,
+        step: int,
+        reading: bool,
     ) -> Tensor:
         m = near_query.shape[1]
-        rows = []
+        rows, seen = [], []
         for i in range(m):
             place = self.near.first + self.near.n - m + i
-            far = self._recall(wanted[:, i], step, place)
+            far = self._recall(wanted[:, i], step, place, reading=reading)
             part = slice(i, i + 1)
             rows.append(
                 self._attended(near_query[:, part], far_query[:, part], far, scale, m - 1 - i)
             )
+            seen.append(self.seen)
+        self.seen = np.concatenate(seen)
         self.query = wanted.mean(dim=1)
         return torch.cat(rows)
 
     def _far_query(self, queries: Tensor, near_query: Tensor) -> Tensor:
-        if self._s.position in ("true", "zero"):
+        if self._s.position == "true":
             return near_query
+        if self._s.position == "zero":
+            return self.near.turned(queries, alone=True)
         if self._s.position == "none" or self._s.n_local is None:
             return queries
         return self.near.far(queries, self.window - 1)
@@ -250,7 +266,7 @@ class LayerMemory:
         n = near.n - later
         strict = self._units is None
         shown = Near(
-            keys=near.keys[:, :n],
+            keys=near.rotated[:, :n] if self._true else near.keys[:, :n],
             rotated=near.rotated[:, :n],
             values=near.values[:, :n],
             first=near.first,
@@ -263,25 +279,40 @@ class LayerMemory:
         )
         if received is not None:
             near.received[:, :n] += received
-        n_far = 0 if far is None else far.keys.shape[1]
-        last = n if not strict else min(n, self.window + max(0, self._s.n_init - near.first))
-        self.seen = n_far + last - min(m - 1, last - 1) / 2
+        self.seen = self._held[2] + self._near_seen(np.arange(n - m, n), strict=strict)
         return output
 
-    def _recall(self, query: Tensor | None, step: int, position: int) -> Far | None:
+    def _near_seen(self, queries: NDArray[np.int64], *, strict: bool) -> NDArray[np.float64]:
+        """Near tokens that queries see, which are themselves so many-th near tokens."""
+        if not strict:
+            return np.asarray(queries + 1.0, dtype=np.float64)
+        left = np.minimum(queries - self.window + 1, self._s.n_init - self.near.first)
+        seen = np.minimum(queries + 1, self.window) + np.maximum(left, 0)
+        return seen.astype(np.float64)
+
+    def _recall(
+        self, query: Tensor | None, step: int, position: int, *, reading: bool
+    ) -> Far | None:
         """Sinks and recalled units as far keys."""
         recalled: list[Recalled] = []
-        n = self.n_recallable
-        if n and (query is not None or self._s.everything):
-            if self._s.every > 1 and self._held[0] is not None and step % self._s.every:
-                return self._held[1]
-            recalled = self._chosen(query, step, position)
+        if self.n_recallable and (query is not None or self._s.everything):
+            stale = not reading and not self._s.everything and position % self._s.every > 0
+            if not stale or self._recalled is None:
+                self._recalled = self._chosen(query, step, position)
+            recalled = self._recalled
         key = (
             None if self.sinks is None else self.sinks[0].shape[1],
+            self._true and self._rotation.beyond(self.near.reach),
             *(tuple(r.in_order.tolist()) for r in recalled),
         )
         if self._held[0] != key:
-            self._held = key, self._fetched(recalled)
+            far = self._fetched(recalled)
+            count = 0.0
+            if far is not None:
+                count = float(far.keys.shape[1])
+                if far.allowed is not None:
+                    count = float(far.allowed.sum()) / len(far.keys)
+            self._held = key, far, count
         return self._held[1]
 
     def _chosen(self, query: Tensor | None, step: int, position: int) -> list[Recalled]:
@@ -348,7 +379,7 @@ class LayerMemory:
 
     def _fetched(self, recalled: list[Recalled]) -> Far | None:
         parts: list[tuple[Tensor, Tensor]] = [] if self.sinks is None else [self.sinks]
-        places = [] if self.sinks is None else [torch.arange(self.sinks[0].shape[1])]
+        places = [] if self.sinks is None else [torch.arange(self.sinks[0].shape[1])[None]]
         allowed: Tensor | None = None
         device = self.near.keys.device
         if recalled and self.store is not None:
@@ -367,12 +398,14 @@ class LayerMemory:
                     allowed = torch.arange(-known, longest)[None] < there
                     allowed = None if bool(allowed.all()) else allowed.to(device)
                 parts.append((keys.to(device), values.to(device)))
-                places.append(tokens[0] + self._s.n_init)
+                places.append(tokens + self._s.n_init)
         if not parts:
             return None
         keys = torch.cat([part[0] for part in parts], dim=1).contiguous()
         if self._true:
-            keys = self._rotation.at(keys, torch.cat(places), self.near.reach)
+            heads = len(places[-1])
+            joined = torch.cat([part.expand(heads, -1) for part in places], dim=1)
+            keys = self._rotation.at(keys, joined[0] if heads == 1 else joined, self.near.reach)
         values = torch.cat([part[1] for part in parts], dim=1).contiguous()
         return Far(keys, values, allowed)
 
@@ -396,7 +429,7 @@ class LayerMemory:
             "query": self.query,
             "queue": [list(queue) for queue in self._queue],
             "held": self._held,
-            "seen": self.seen,
+            "recalled": self._recalled,
         }
 
     def restore(self, copy: dict[str, Any]) -> None:
@@ -414,7 +447,7 @@ class LayerMemory:
         if self.ann is not None:
             self.ann.truncate(self.n_recallable)
         self._queue = [list(queue) for queue in copy["queue"]]
-        self._held, self.seen = copy["held"], copy["seen"]
+        self._held, self._recalled = copy["held"], copy["recalled"]
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """Everything but the stored tokens, for a file: numbers, and tensors by name."""
@@ -439,7 +472,9 @@ class LayerMemory:
             "offsets": self.offsets,
             "first_recalled": self.first_recalled,
             "queue": self._queue,
-            "seen": self.seen,
+            "recalled": None
+            if self._recalled is None
+            else [[r.similar.tolist(), r.contiguous.tolist()] for r in self._recalled],
         }
         return numbers, tensors
 
@@ -461,7 +496,12 @@ class LayerMemory:
         self.n_indexed, self.first_recalled = numbers["indexed"], numbers["first_recalled"]
         self.sizes, self.offsets = list(numbers["sizes"]), list(numbers["offsets"])
         self._queue = [list(queue) for queue in numbers["queue"]]
-        self.seen = numbers["seen"]
+        self._recalled = None
+        if numbers["recalled"] is not None:
+            self._recalled = [
+                Recalled(np.array(similar, dtype=np.int64), np.array(contiguous, dtype=np.int64))
+                for similar, contiguous in numbers["recalled"]
+            ]
 
     def footprint(self) -> dict[str, int]:
         """Bytes: resident_kv (sinks, near, and what was fetched last), stored_kv, index."""

@@ -112,10 +112,13 @@ class NearTokens:
         keys = self._keys[:, begin:end]
         self._rotated[:, begin:end] = self._rotation.near(keys, begin + place, reach)
 
-    def turned(self, queries: Tensor) -> Tensor:
-        """Queries (heads, m, dim) of the m newest tokens, turned to their places."""
+    def turned(self, queries: Tensor, *, alone: bool = False) -> Tensor:
+        """Queries (heads, m, dim) of the m newest tokens, turned to their places.
+
+        `alone` : for keys that are not turned.
+        """
         reach = self.first + self.n - self._anchor
-        return self._rotation.near(queries, reach - queries.shape[1], reach)
+        return self._rotation.near(queries, reach - queries.shape[1], reach, alone=alone)
 
     def far(self, queries: Tensor, distance: int) -> Tensor:
         """Queries (heads, m, dim) for unturned keys that stand `distance` before them."""

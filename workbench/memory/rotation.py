@@ -36,23 +36,31 @@ class Rotation:
         """Whether a reading of `reach` tokens is turned by the tables for long texts."""
         return self._switch is not None and reach > self._switch
 
-    def near(self, states: Tensor, first: int, reach: int) -> Tensor:
+    def near(self, states: Tensor, first: int, reach: int, *, alone: bool = False) -> Tensor:
         """States (heads, n, dim) turned to the places first ... first + n - 1.
 
-        `reach` : length of what is read, which decides the table (LongRoPE).
+        Parameters
+        ----------
+        reach : length of what is read, which decides the table (LongRoPE).
+        alone : queries for keys that are not turned (they stand at place 0).
         """
         if not self._turns:
             return states
         n = states.shape[1]
         cos, sin = self._table(first + n, states, self.beyond(reach))
         tables = cos[:, first : first + n], sin[:, first : first + n]
+        if alone:
+            tables = _for_both(*tables)
         return adapter.rotate(self._module, states[None], tables)[0]
 
     def at(self, states: Tensor, places: Tensor, reach: int) -> Tensor:
-        """States (heads, n, dim) turned to the given places (n,)."""
-        if not self._turns or not len(places):
+        """States (heads, n, dim) turned to the given places, (n,) or each head's own (heads, n)."""
+        if not self._turns or not places.numel():
             return states
         cos, sin = self._table(int(places.max()) + 1, states, self.beyond(reach))
+        if places.dim() == 2:  # one head is one text of a batch here
+            tables = cos[0, places.to(cos.device)], sin[0, places.to(sin.device)]
+            return adapter.rotate(self._module, states[:, None], tables)[:, 0]
         tables = cos[:, places.to(cos.device)], sin[:, places.to(sin.device)]
         return adapter.rotate(self._module, states[None], tables)[0]
 
@@ -60,15 +68,13 @@ class Rotation:
         """Queries (heads, n, dim) for keys that stand unturned, `distance` before them."""
         if not self._turns:
             return queries
-        beyond = self.beyond(reach)
+        # Nothing stands that far before a shorter reading, so no key is turned by another table.
+        beyond = self.beyond(max(reach, distance + 1))
         key = distance, beyond
         if key not in self._far:
             cos, sin = self._table(distance + 1, queries, beyond)
-            place = cos[:, distance : distance + 1], sin[:, distance : distance + 1]
-            # YaRN and LongRoPE scale turned keys, too; unturned ones have not had their share.
-            scale = place[0].square() + place[1].square()
-            root = scale.sqrt()
-            self._far[key] = place[0] * root, place[1] * root
+            place = slice(distance, distance + 1)
+            self._far[key] = _for_both(cos[:, place], sin[:, place])
         return adapter.rotate(self._module, queries[None], self._far[key])[0]
 
     def _table(self, length: int, like: Tensor, beyond: bool) -> tuple[Tensor, Tensor]:
@@ -82,3 +88,9 @@ class Rotation:
             held = adapter.make_tables(self._model, self._layer, positions, like.dtype)
             self._tables[beyond] = held
         return held
+
+
+def _for_both(cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """YaRN and LongRoPE scale turned keys, too; unturned ones have not had their share."""
+    root = (cos.square() + sin.square()).sqrt()
+    return cos * root, sin * root

@@ -99,8 +99,8 @@ class Row:
             values = measures.get(name)
             column = text.measures.setdefault(name, [])
             column += [float("nan")] * len(ids) if values is None else values.tolist()
-        seen = [layer.seen for layer in self.layers if layer.seen]
-        text.seen += [float(np.mean(seen)) if seen else float("nan")] * len(ids)
+        seen = [layer.seen[len(layer.seen) - len(ids) :] for layer in self.layers]
+        text.seen += np.mean(seen, axis=0).tolist()
         if self.former is None:
             return
         forming = self.former.forming
