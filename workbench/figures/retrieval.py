@@ -246,7 +246,7 @@ def figure_capacity(
     if width is None:
         width = ("single", "onehalf", "double", "double")[len(factors) - 1]
     width_px, panel_px, between = column_px(width), mm(28), 12.0
-    left, right, top, bottom = 56.0, 10.0, 8.0, 38.0
+    left, right, top, bottom = 56.0, 10.0, 8.0, 50.0
     plot_px = 3 * panel_px + 2 * between
     gap = 24.0 / (width_px - left - right) if len(factors) > 1 else 0
     fig = make_subplots(
@@ -284,14 +284,17 @@ def figure_capacity(
                 fig.add_hline(y=0, line={"width": 0.75, "dash": "2px,2px"}, row=line, col=column)
         fig.update_xaxes(title_text=_FACTORS[factor], row=3, col=column)
         if factor in ("n_mem", "n_local"):
-            fig.update_xaxes(tickvals=part["value"], tickangle=0, col=column)
+            fig.update_xaxes(tickvals=part["value"], tickangle=-60, col=column)
         if factor == "n_local":
             fig.update_xaxes(type="log", col=column)
     for line, (_, _, _, title) in enumerate(measures, start=1):
         fig.update_yaxes(title_text=title, title_font={"size": FONT_PX}, row=line, col=1)
     fig.update_yaxes(range=[0, 1.05], row=2)
+    ends = rows[["asymmetry", "asymmetry_low", "asymmetry_high"]].abs().max().max()
+    reach = 1.1 * max(0.2, 0.0 if pd.isna(ends) else float(ends))
+    fig.update_yaxes(range=[-reach, reach], row=3)
     notes = [_capacity_note(table, rows)]
-    return add_footnote(fig, provenance=_said(table, provenance), notes=notes, below=36)
+    return add_footnote(fig, provenance=_said(table, provenance), notes=notes, below=48)
 
 
 def _capacity_note(table: pd.DataFrame, rows: pd.DataFrame) -> str:
