@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import byte_tokenizer, tiny_model
 
-import workbench.memory.layer as layer_module
 from workbench.core.errors import (
     DataError,
     DiskSpaceError,
@@ -170,61 +169,7 @@ def test_a_window_does_not_depend_on_the_chunk() -> None:
     assert np.abs(found[0] - plain(lm, text))[20:].max() > 1e-2
 
 
-# --- what each token sees ------------------------------------------------------------------
-
-
-@settings(deadline=None, max_examples=15)
-@given(st.data())
-def test_no_token_is_seen_twice_or_before_its_time(data: Any) -> None:
-    lm = language_model()
-    draw = data.draw
-    options = {
-        "n_init": draw(st.integers(0, 6)),
-        "n_local": draw(st.integers(1, 20)),
-        "n_mem": draw(st.integers(0, 40)),
-        "chunk": draw(st.integers(1, 25)),
-        "share": draw(st.sampled_from([0.0, 0.5])),
-        "query": draw(st.sampled_from(["previous", "token", "chunk"])),
-    }
-    method = draw(st.sampled_from(["S", "F:3", "SM"]))
-    system = emllm(lm, method, **options)
-    n = draw(st.integers(2, 70))
-    problems: list[str] = []
-    original = layer_module.LayerMemory._attended
-
-    def watched(
-        self: Any, near_query: Any, far_query: Any, far: Any, scale: Any, later: int
-    ) -> Any:
-        stored: list[int] = []
-        key = self._held[0]
-        n_sinks = 0 if self.sinks is None else self.sinks[0].shape[1]
-        if far is not None and key is not None:
-            for units in key[1:]:
-                for unit in units:
-                    start, end = self._units.span(unit)
-                    stored += range(max(start, self._s.n_init), end)
-        sinks = list(range(n_sinks))
-        near = range(self.near.first, self.near.first + self.near.n - later)
-        everything = sinks + stored + list(near)
-        if len(set(everything)) != len(everything):
-            problems.append("a token is seen twice")
-        if far is not None and far.keys.shape[1] != len(sinks) + len(stored):
-            problems.append("not what was chosen")
-        last = near[-1]
-        if max(everything) > last:
-            problems.append("a token before its time")
-        first_query = last - near_query.shape[1] + 1
-        if max(sinks + stored, default=-(10**9)) > first_query - self.window:
-            problems.append("a recalled token is still near")
-        if len(stored) > options["n_mem"]:
-            problems.append("more than the budget")
-        return original(self, near_query, far_query, far, scale, later)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layer_module.LayerMemory, "_attended", watched)
-        system.read(text_of(n, seed=n))
-    assert not problems
-    assert system.events.n == n
+# --- what follows ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("query", ["previous", "token"])
