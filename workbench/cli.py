@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from workbench import cli_distraction, cli_memory, cli_recall, cli_table2, cli_tasks, cli_train
+from workbench import (
+    cli_distraction,
+    cli_memory,
+    cli_recall,
+    cli_sweep,
+    cli_table2,
+    cli_tasks,
+    cli_train,
+)
 from workbench.core.errors import InputError, WorkbenchError
 
 if TYPE_CHECKING:
@@ -264,6 +272,7 @@ def _one_line(message: object) -> str:
 app.add_typer(cli_train.train, name="train")
 app.command(epilog=cli_memory.READ_EPILOG)(cli_memory.read)
 app.command(epilog=cli_tasks.PASSKEY_EPILOG)(cli_tasks.passkey)
+app.command(epilog=cli_sweep.SWEEP_EPILOG)(cli_sweep.sweep)
 app.command("key-value", epilog=cli_tasks.KEY_VALUE_EPILOG)(cli_tasks.key_value)
 app.command(epilog=cli_tasks.NEEDLE_EPILOG)(cli_tasks.needle)
 app.command(epilog=cli_distraction.EPILOG)(cli_distraction.distraction)
