@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.analysis.distraction import (
@@ -57,6 +57,7 @@ def by_hand(made, layer, head, statistic, queries):
     return np.mean(ratios) if statistic == "mean of ratios" else own / everything
 
 
+@settings(deadline=None, max_examples=25)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 7))
 def test_values_are_those_of_the_definition(seed, d, n):
     made, _ = masses(seed, n=n, d=d)
@@ -71,6 +72,7 @@ def test_values_are_those_of_the_definition(seed, d, n):
     assert table["low"].isna().all() == (n < 3)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from(STATISTICS))
 def test_places_of_windows_and_scale_do_not_matter(seed, statistic):
     made, _ = masses(seed)
@@ -125,6 +127,7 @@ def test_intervals_hold_the_true_ratio():
     assert 0.86 <= hits / 200 <= 0.99
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(2, 5))
 def test_place_baseline_of_a_reader_that_prefers_places(seed, d):
     """Mass that depends on the place alone: r_d is the place baseline, balanced or not."""

@@ -216,6 +216,13 @@ def figure_distraction_layers(
         plot_bgcolor="#F2F2F2",
     )
     notes = _notes(rows, statistic, queries)
+    bounded = rows.dropna(subset=["low", "high"])
+    if len(bounded):
+        apart = (bounded["low"] > bounded["baseline"]) | (bounded["high"] < bounded["baseline"])
+        notes[1] = (
+            f"{apart.sum()} of {len(bounded)} cells have a 95 % bootstrap interval over documents "
+            "that leaves out 1 (not corrected for their number)."
+        )
     notes[0] = "Cells: r_d over its baseline 1/d; 1: documents are not told apart. " + notes[0]
     if d is not None:
         notes[0] = f"d = {d}. {notes[0]}"

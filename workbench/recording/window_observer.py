@@ -66,7 +66,7 @@ class WindowObserver(Observer):
             at = start - (total - self.size)
             kept[:, at : at + stop - start] = sums.double().cpu().numpy()
         self.masses[call.layer] = kept
-        self.reach[call.layer] = total - first
+        self.reach[call.layer] = total - mask.block(total - 1, total, weights.dtype)[0]
         self._expect(call, weights[:, -1], first)
 
     def after(self, call: AttentionCall, output: Tensor) -> None:
