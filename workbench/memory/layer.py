@@ -252,8 +252,8 @@ class LayerMemory:
         return self.near.far(queries, self.window - 1)
 
     def _mean_query(self, wanted: Tensor, reading: bool) -> Tensor | None:
-        if not reading:
-            return wanted[:, -1]
+        if not reading or self._s.query == "token":
+            return wanted[:, -1]  # a chunk of one token
         if self._s.query == "chunk":
             return wanted.mean(dim=1)
         return self.query
@@ -341,7 +341,7 @@ class LayerMemory:
             self._queue[head] = shifted.contiguous.tolist()
             number = head if self._s.per_head else -1
             if self.ann is not None:
-                self._complete(row, found.contiguous, query)
+                self._complete(row, found.contiguous[row[found.contiguous] == -np.inf], query)
             padded = row if first == 0 else np.concatenate((np.full(first, np.nan), row))
             self._log.add(
                 step,

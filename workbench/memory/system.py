@@ -180,18 +180,24 @@ class MemoryModel:
         texts = [text] if isinstance(text, str | Story) else list(text)
         if not texts:
             raise DataError("there is no text to read: the list is empty.")
+        found = [self._tokens_of(piece) for piece in texts]
         self._ready(len(texts))
-        ids = [self._tokens(number, piece) for number, piece in enumerate(texts)]
-        self._read_ids(ids, progress=progress)
+        for number, (piece, ids) in enumerate(zip(texts, found, strict=True)):
+            self._note(number, piece, ids)
+        self._read_ids(found, progress=progress)
         return self
 
-    def _tokens(self, number: int, piece: str | Story) -> list[int]:
+    def _tokens_of(self, piece: str | Story) -> list[int]:
         from workbench.recording.tokens import tokenize
 
-        row = self.rows[number]
         text = piece if isinstance(piece, str) else piece.text
         where = "the text" if isinstance(piece, str) else f"story {piece.name!r}"
-        ids = tokenize(self.lm.tokenizer, text, where).ids.tolist()
+        return list(tokenize(self.lm.tokenizer, text, where).ids.tolist())
+
+    def _note(self, number: int, piece: str | Story, ids: list[int]) -> None:
+        """Before a piece is read: keep it, and look for events that are found in it as it is."""
+        row = self.rows[number]
+        text = piece if isinstance(piece, str) else piece.text
         done = len(row.text.ids)
         self._pieces[number].append((done, text))
         if isinstance(piece, Story):
@@ -201,7 +207,6 @@ class MemoryModel:
 
             starts = starts_in(self.forming, self.lm.tokenizer, text, len(ids), done)
             row.former.expect(start + done for start in starts)
-        return list(ids)
 
     def _read_ids(self, ids: list[list[int]], *, progress: bool = False) -> None:
         from tqdm import tqdm
@@ -331,9 +336,14 @@ class MemoryModel:
         if not keep:
             with self.branch():
                 return self.generate(prompt, max_new_tokens=max_new_tokens, chat=chat, **options)
+        for option in ("num_beams", "num_return_sequences"):
+            if options.get(option, 1) != 1:
+                raise InputError(
+                    f"{option}={options[option]}: a memory holds one continuation of each text; "
+                    f"generate with {option}=1 (several times within branch(), if wanted)."
+                )
         single = isinstance(prompt, str)
         prompts: list[str] = [str(prompt)] if single else list(prompt)
-        self._ready(len(prompts))
         if chat:
             prompts = [
                 self.lm.tokenizer.apply_chat_template(
@@ -341,7 +351,10 @@ class MemoryModel:
                 )
                 for one in prompts
             ]
-        parts = [self._tokens(number, one) for number, one in enumerate(prompts)]
+        parts = [self._tokens_of(one) for one in prompts]
+        self._ready(len(prompts))
+        for number, (one, ids) in enumerate(zip(prompts, parts, strict=True)):
+            self._note(number, one, ids)
         head = [part[: max(0, len(part) - _QUESTION)] for part in parts]
         if any(head):
             self._read_ids(head)
@@ -375,34 +388,34 @@ class MemoryModel:
         ends = options.get("eos_token_id", self.lm.model.generation_config.eos_token_id)
         ends = [ends] if isinstance(ends, int) else list(ends or [])
         with torch.inference_mode(), Session(self.lm, self.rows, self.refining_layers) as session:
-            for row in self.rows:
-                row.closed = False
-            for place in range(longest - 1):
+            try:
+                for place in range(longest - 1):
+                    self.lm.model(
+                        input_ids=ids[:, place : place + 1],
+                        attention_mask=mask[:, : place + 1],
+                        use_cache=True,
+                        **{name: session.cache},
+                    )
+                session.ends = frozenset(ends)
+                output = self.lm.model.generate(
+                    ids,
+                    attention_mask=mask,
+                    max_new_tokens=max_new_tokens,
+                    **{name: session.cache},
+                    **options,
+                )
+                if not isinstance(output, torch.Tensor):
+                    output = output.sequences
+                # `generate` does not give the last new token back; the memory wants it.
                 self.lm.model(
-                    input_ids=ids[:, place : place + 1],
-                    attention_mask=mask[:, : place + 1],
+                    input_ids=output[:, -1:],
+                    attention_mask=torch.ones_like(output),
                     use_cache=True,
                     **{name: session.cache},
                 )
-            session.ends = frozenset(ends)
-            output = self.lm.model.generate(
-                ids,
-                attention_mask=mask,
-                max_new_tokens=max_new_tokens,
-                **{name: session.cache},
-                **options,
-            )
-            if not isinstance(output, torch.Tensor):
-                output = output.sequences
-            # The last new token is not given back to the model by `generate`; the memory wants it.
-            self.lm.model(
-                input_ids=output[:, -1:],
-                attention_mask=torch.ones_like(output),
-                use_cache=True,
-                **{name: session.cache},
-            )
-            for row in self.rows:
-                row.closed = False
+            finally:  # an interrupted one, too: a closed text would read nothing any more
+                for row in self.rows:
+                    row.closed = False
         new = []
         for row in output[:, longest:].tolist():
             stop = next((i for i, token in enumerate(row) if token in ends), len(row) - 1)
