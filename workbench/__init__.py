@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from workbench.events.optimum import optimal_boundaries
     from workbench.events.refinement import refine
     from workbench.events.streaming import StreamingSegmenter
+    from workbench.memory.focused import FOT, LongLLaMA, MemorizingTransformer
     from workbench.memory.named import (
         EMLLM,
         FullContext,
@@ -75,12 +76,15 @@ _HOME = {
     "CMRParameters": "workbench.analysis.recall.cmr",
     "Comparison": "workbench.comparison.result",
     "EMLLM": "workbench.memory.named",
+    "FOT": "workbench.memory.focused",
     "FreeRecallCMR": "workbench.analysis.recall.rho_cmr",
     "FullContext": "workbench.memory.named",
     "InfLLM": "workbench.memory.named",
     "KeyGraph": "workbench.core.keygraph",
     "KeyValue": "workbench.tasks.key_value",
     "LanguageModel": "workbench.models",
+    "LongLLaMA": "workbench.memory.focused",
+    "MemorizingTransformer": "workbench.memory.focused",
     "MemorySystem": "workbench.memory.named",
     "Needle": "workbench.tasks.needle",
     "Passkey": "workbench.tasks.passkey",

@@ -7,6 +7,7 @@ takes the five as values of this module; `to_settings` says which go together.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +15,9 @@ from workbench.core.checks import check_option
 from workbench.core.errors import InputError
 from workbench.memory.forming import Forming
 from workbench.memory.settings import Settings
+from workbench.memory.token_layer import TOKEN_POSITIONS, TokenSettings
 
-__all__ = ["Choices", "Index", "Select", "Units", "to_settings"]
+__all__ = ["Choices", "Index", "Select", "Units", "to_settings", "to_tokens"]
 
 JOINS = ("softmax", "gate", "weighted_values", "prompt")
 POSITIONS = ("true", "fixed", "zero", "none", "ordered", "prompt")
@@ -26,12 +28,14 @@ class Units:
     """What is stored as one.
 
     kind : "event" (cut by a method), "fixed" (blocks of a length), "none" (nothing is stored),
-        "token", "chunk", "text".
+        "token" (of chosen layers), "chunk", "text".
     forming : of events and blocks.
+    options : of tokens, see `TokenSettings`.
     """
 
     kind: str
     forming: Forming | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def event(cls, method: str = "S", **options: Any) -> Units:
@@ -44,6 +48,11 @@ class Units:
     def fixed(cls, length: int = 128) -> Units:
         """Blocks of a length."""
         return cls("fixed", Forming(f"F:{length}"))
+
+    @classmethod
+    def token(cls, layers: Sequence[int], **options: Any) -> Units:
+        """Single tokens of memory layers; options of `TokenSettings` but for top_k and gate."""
+        return cls("token", options={"layers": tuple(layers), **options})
 
     @classmethod
     def none(cls) -> Units:
@@ -96,11 +105,11 @@ _UNIT_KINDS = ("event", "fixed", "none", "token", "chunk", "text")
 _INDEX_KINDS = ("representatives", "none", "keys", "embedding")
 _SELECT_KINDS = ("budget", "topk", "all", "exact", "narrow", "broad")
 _LATER = {
-    "units": ("token", "chunk", "text"),
-    "index": ("keys", "embedding"),
+    "units": ("chunk", "text"),
+    "index": ("embedding",),
     "select": ("exact", "narrow", "broad"),
     "position": ("ordered", "prompt"),
-    "join": ("gate", "weighted_values", "prompt"),
+    "join": ("weighted_values", "prompt"),
 }
 
 
@@ -157,6 +166,31 @@ def to_settings(choices: Choices, **window: Any) -> tuple[Settings, Forming | No
     return settings, choices.units.forming
 
 
+def to_tokens(
+    choices: Choices, gate: tuple[tuple[float, ...], ...] | None = None
+) -> TokenSettings | None:
+    """Settings of memory layers; None where units are not tokens.
+
+    Parameters
+    ----------
+    choices : that `to_settings` took.
+    gate : logits for each memory layer and head, for join="gate".
+
+    Raises
+    ------
+    InputError : join="gate" without a gate, or a gate without it.
+    """
+    if (choices.join == "gate") != (gate is not None):
+        raise InputError(
+            "join='gate' and gate= only go together: how much a head takes from memory is learned "
+            "or given, there is no value to assume."
+        )
+    if choices.units.kind != "token":
+        return None
+    top_k = choices.select.amount if choices.select.kind == "topk" else None
+    return TokenSettings(top_k=top_k, gate=gate, **choices.units.options)
+
+
 def _check_pairs(given: dict[str, str]) -> None:
     """Forbidden pairs, with the reason."""
     stored = given["units"] in ("event", "fixed", "token")
@@ -173,8 +207,32 @@ def _check_pairs(given: dict[str, str]) -> None:
         )
     if (given["position"] == "prompt") != (given["join"] == "prompt"):
         raise InputError("position='prompt' and join='prompt' only go together.")
+    if given["units"] == "token":
+        _check_tokens(given)
+    elif given["index"] == "keys" or given["join"] == "gate":
+        raise InputError(
+            f"units={given['units']!r}: index='keys' and join='gate' are of memory layers, which "
+            "keep single tokens; use units='token'."
+        )
     if stored and given["index"] == "none" and given["select"] != "all":
         raise InputError(
             f"select={given['select']!r} needs something to look for, and index='none' has "
             "nothing; use index='representatives', or select='all'."
+        )
+
+
+def _check_tokens(given: dict[str, str]) -> None:
+    if given["index"] not in ("keys", "none"):
+        raise InputError(
+            f"index={given['index']!r}: a token is found by its own key; use index='keys'."
+        )
+    if given["select"] not in ("topk", "all"):
+        raise InputError(
+            f"select={given['select']!r}: each query and head takes its best tokens or all; use "
+            "select='topk' or 'all'."
+        )
+    if given["position"] not in TOKEN_POSITIONS:
+        raise InputError(
+            f"position={given['position']!r}: keys of memory layers stand as if first ('zero'), or "
+            "their layers go without positions ('none')."
         )

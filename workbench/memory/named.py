@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.core.boundaries import Boundaries
 from workbench.core.checks import check_option
 from workbench.core.errors import InputError
-from workbench.memory.choices import Choices, Index, Select, Units, to_settings
+from workbench.memory.choices import Choices, Index, Select, Units, to_settings, to_tokens
 from workbench.memory.system import MemoryModel
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class MemorySystem(MemoryModel):
     lm : the language model.
     units, index, select, position, join : see `workbench.memory.choices`.
     n_init, n_local, chunk, store, budget, ann_above : see `Settings`.
+    gate : logits for each memory layer and head, for join="gate".
     bos, folder, name : see `MemoryModel`.
 
     Raises
@@ -51,6 +52,7 @@ class MemorySystem(MemoryModel):
         select: Select | None = None,
         position: str = "fixed",
         join: str = "softmax",
+        gate: tuple[tuple[float, ...], ...] | None = None,
         bos: str | int = "auto",
         folder: Any = None,
         name: str = "memory",
@@ -58,7 +60,8 @@ class MemorySystem(MemoryModel):
     ) -> None:
         self.choices = Choices(units, index or Index(), select or Select(), position, join)
         settings, forming = to_settings(self.choices, **window)
-        super().__init__(lm, settings, forming, bos=bos, folder=folder, name=name)
+        tokens = to_tokens(self.choices, gate)
+        super().__init__(lm, settings, forming, tokens=tokens, bos=bos, folder=folder, name=name)
 
 
 class EMLLM(MemorySystem):
@@ -231,21 +234,26 @@ class FullContext(MemorySystem):
         )
 
 
-SYSTEMS = ("emllm-S", "emllm-SM+C", "infllm", "window", "full")
+SYSTEMS = ("emllm-S", "emllm-SM+C", "infllm", "window", "full", "fot", "longllama", "mt")
 """Names of systems; after "emllm-" any method of `EMLLM` may stand."""
 
 
 def make_system(name: str, lm: LanguageModel, **options: Any) -> MemorySystem:
-    """A system by its name: "emllm-" and a method, "infllm", "window" or "full".
+    """A system by its name: "emllm-" and a method, or one of `SYSTEMS`.
 
     Raises
     ------
     InputError : an unknown name.
     """
+    from workbench.memory.focused import FOT, LongLLaMA, MemorizingTransformer
+
     kinds: dict[str, type[MemorySystem]] = {
         "infllm": InfLLM,
         "window": SlidingWindow,
         "full": FullContext,
+        "fot": FOT,
+        "longllama": LongLLaMA,
+        "mt": MemorizingTransformer,
     }
     if name.startswith("emllm-"):
         return EMLLM(lm, name.removeprefix("emllm-"), **options)

@@ -28,6 +28,7 @@ from workbench.memory.log import RetrievalLog
 from workbench.memory.row import Row
 from workbench.memory.settings import Settings
 from workbench.memory.store import FileStore, OverlayStore, TensorStore, TokenStore
+from workbench.memory.token_layer import TokenSettings
 from workbench.memory.traced import keys_of
 
 if TYPE_CHECKING:
@@ -135,10 +136,14 @@ def load_memory(folder: str | Path, lm: LanguageModel, *, read_only: bool = Fals
             stated[name] = None if stated[name] is None else tuple(stated[name])
         forming = Forming(**stated)
     settings = Settings(**manifest["settings"])
+    tokens = None
+    if manifest.get("tokens") is not None:
+        tokens = TokenSettings.from_json(manifest["tokens"])
     system = MemoryModel(
         lm,
         settings,
         forming,
+        tokens=tokens,
         bos=manifest["bos"],
         folder=place if settings.store == "disk" else None,
         name=manifest["name"],

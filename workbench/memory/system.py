@@ -21,6 +21,7 @@ from workbench.memory.rotation import Rotation
 from workbench.memory.row import Row
 from workbench.memory.session import Session
 from workbench.memory.settings import Settings
+from workbench.memory.token_layer import TokenSettings, begin_document, install
 from workbench.recording import adapter
 from workbench.recording.start import start_token
 
@@ -45,7 +46,8 @@ class MemoryModel:
     ----------
     lm : the language model.
     settings : what is near, kept and recalled.
-    forming : how units are formed; None: nothing is stored.
+    forming : how units are formed; None: no units are.
+    tokens : memory layers that keep single tokens; None: there are none.
     bos : what stands before the text, as in `record`.
     folder : of the files, for store="disk".
     name : how tables call it.
@@ -57,11 +59,13 @@ class MemoryModel:
         settings: Settings,
         forming: Forming | None,
         *,
+        tokens: TokenSettings | None = None,
         bos: str | int = "auto",
         folder: str | Path | None = None,
         name: str = "memory",
     ) -> None:
         self.lm, self.settings, self.forming, self.name = lm, settings, forming, name
+        self.tokens = tokens
         self.start, self.start_reason = start_token(lm.tokenizer, bos)
         self.bos = bos
         self._folder = None if folder is None else Path(folder)
@@ -91,6 +95,8 @@ class MemoryModel:
             for layer, window in zip(modules, own, strict=True)
         ]
         self._check_windows([window for window in own if window], mixed)
+        if tokens is not None:
+            tokens.check(self._shapes, settings)
         self._rotations = [Rotation(lm.model, layer, m) for layer, m in modules.items()]
         self.refining_layers: list[int] = self._refining_layers(size["n_layers"])
         self.rows: list[Row] = []
@@ -156,6 +162,8 @@ class MemoryModel:
                         refining=self.refining_layers,
                     )
                 )
+                if self.tokens is not None:
+                    install(self.rows[-1], self._rotations, self.tokens, self.settings)
             self._pieces = [[] for _ in range(n)]
             self._stories = [[] for _ in range(n)]
         if len(self.rows) != n:
@@ -180,12 +188,21 @@ class MemoryModel:
         texts = [text] if isinstance(text, str | Story) else list(text)
         if not texts:
             raise DataError("there is no text to read: the list is empty.")
+        self._go_on(texts, begins=True, progress=progress)
+        return self
+
+    def _go_on(
+        self, texts: Sequence[str | Story], *, begins: bool = False, progress: bool = False
+    ) -> None:
+        """Read texts; `begins`: as documents of their own, for memories that hold one."""
         found = [self._tokens_of(piece) for piece in texts]
         self._ready(len(texts))
+        if begins and self.tokens is not None and self.tokens.per_document:
+            for row in self.rows:
+                begin_document(row)
         for number, (piece, ids) in enumerate(zip(texts, found, strict=True)):
             self._note(number, piece, ids)
         self._read_ids(found, progress=progress)
-        return self
 
     def _tokens_of(self, piece: str | Story) -> list[int]:
         from workbench.recording.tokens import tokenize
@@ -446,7 +463,7 @@ class MemoryModel:
             with self.branch():
                 return self.score(text, keep=True, force=force)
         before = [len(row.text.ids) for row in self.rows]
-        self.read(text)
+        self._go_on([text] if isinstance(text, str | Story) else list(text))
         before = before or [0] * len(self.rows)
         found = [
             -np.array(row.text.measures["surprisal"][n:], dtype=np.float64)
@@ -461,7 +478,10 @@ class MemoryModel:
             forming = dataclasses.asdict(self.forming)
             if self.forming.given is not None:
                 forming["given"] = list(self.forming.given)
-        return {"settings": dataclasses.asdict(self.settings), "forming": forming}
+        about = {"settings": dataclasses.asdict(self.settings), "forming": forming}
+        if self.tokens is not None:
+            about["tokens"] = dataclasses.asdict(self.tokens)
+        return about
 
     def pieces(self, row: int = 0) -> list[tuple[int, str]]:
         """What was read and generated: (first token, text) of each piece."""
