@@ -1,4 +1,4 @@
-"""What the tests of memory systems share: tiny models of each family, texts, and what a query saw."""
+"""What the tests of memory systems share: tiny models, texts, and what a query saw."""
 
 from __future__ import annotations
 
@@ -34,7 +34,24 @@ def letters(n: int, seed: int = 0) -> str:
 
 def words(n: int, seed: int = 0) -> str:
     """A text of n words for `tiny_lm`."""
-    vocabulary = "It rained on the town and did not mind She said stay He left at noon".split()
+    vocabulary = [
+        "It",
+        "rained",
+        "on",
+        "the",
+        "town",
+        "and",
+        "did",
+        "not",
+        "mind",
+        "She",
+        "said",
+        "stay",
+        "He",
+        "left",
+        "at",
+        "noon",
+    ]
     return " ".join(np.random.default_rng(seed).choice(vocabulary, n))
 
 

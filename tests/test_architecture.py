@@ -27,7 +27,7 @@ STEPS = (
     {"figures"},
     {"comparison"},
     {"cli", "cli_recall", "cli_table2", "cli_train", "cli_tasks", "cli_memory", "cli_sweep"}
-    | {"cli_distraction"},
+    | {"cli_distraction", "cli_memory_index"},
     {"__init__", "__main__"},
 )
 STEP = {part: step for step, parts in enumerate(STEPS) for part in parts}

@@ -364,7 +364,7 @@ def test_what_cannot_be_is_refused_by_name() -> None:
     system.read("a cab")
     with pytest.raises(InputError, match="holds 1 text"):
         system.read(["a", "b"])
-    with pytest.raises(InputError, match="2 rows of tokens"):  # beams are rows
+    with pytest.raises(InputError, match="one continuation of each text"):
         system.generate("a", num_beams=2)
 
 

@@ -18,6 +18,7 @@ import typer
 from workbench import (
     cli_distraction,
     cli_memory,
+    cli_memory_index,
     cli_recall,
     cli_sweep,
     cli_table2,
@@ -271,6 +272,7 @@ def _one_line(message: object) -> str:
 
 app.add_typer(cli_train.train, name="train")
 app.command(epilog=cli_memory.READ_EPILOG)(cli_memory.read)
+app.command("recall-of-index", epilog=cli_memory_index.EPILOG)(cli_memory_index.recall_of_index)
 app.command(epilog=cli_tasks.PASSKEY_EPILOG)(cli_tasks.passkey)
 app.command(epilog=cli_sweep.SWEEP_EPILOG)(cli_sweep.sweep)
 app.command("key-value", epilog=cli_tasks.KEY_VALUE_EPILOG)(cli_tasks.key_value)

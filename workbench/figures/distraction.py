@@ -70,7 +70,7 @@ def figure_distraction(
     chosen: list[int] = []
     if by == "model":
         for number, name in enumerate(models):
-            style = {
+            style: dict[str, Any] = {
                 "color": _COLOURS[number % len(_COLOURS)],
                 "dash": _DASHES[number % len(_DASHES)],
             }

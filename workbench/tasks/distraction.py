@@ -63,7 +63,7 @@ class Distraction:
         from workbench.core.checks import check_option
         from workbench.figures.distraction import figure_distraction, figure_distraction_layers
 
-        makers = {"curve": figure_distraction, "layers": figure_distraction_layers}
+        makers: dict[str, Any] = {"curve": figure_distraction, "layers": figure_distraction_layers}
         check_option("kind", kind, makers)
         return makers[kind](self.table, **options)
 
@@ -138,8 +138,8 @@ def distraction(
     read = _tokens(lm, texts, window, answers)
     allowed = [_asking(mark, window) for _, mark in read.documents]
     if limit is not None:
-        keep = np.random.default_rng([seed, 3]).permutation(len(allowed))
-        keep = [i for i in keep if len(allowed[i])][: whole_number("limit", limit, 1)]
+        order = np.random.default_rng([seed, 3]).permutation(len(allowed)).tolist()
+        keep = [i for i in order if len(allowed[i])][: whole_number("limit", limit, 1)]
         allowed = [one if i in keep else one[:0] for i, one in enumerate(allowed)]
     current = current_windows(allowed, per_document, np.random.default_rng([seed, 0]))
     if not current:
