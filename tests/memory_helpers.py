@@ -1,4 +1,4 @@
-"""What the tests of memory systems share: tiny models, texts, and what a query saw."""
+"""What tests of memory systems share: tiny models of each family, texts, what a query saw."""
 
 from __future__ import annotations
 
