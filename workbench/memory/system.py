@@ -66,6 +66,8 @@ class MemoryModel:
     ) -> None:
         self.lm, self.settings, self.forming, self.name = lm, settings, forming, name
         self.tokens = tokens
+        if tokens is not None:
+            tokens.check_settings(settings)
         self.start, self.start_reason = start_token(lm.tokenizer, bos)
         self.bos = bos
         self._folder = None if folder is None else Path(folder)
@@ -96,7 +98,7 @@ class MemoryModel:
         ]
         self._check_windows([window for window in own if window], mixed)
         if tokens is not None:
-            tokens.check(self._shapes, settings)
+            tokens.check_layers(self._shapes)
         self._rotations = [Rotation(lm.model, layer, m) for layer, m in modules.items()]
         self.refining_layers: list[int] = self._refining_layers(size["n_layers"])
         self.rows: list[Row] = []

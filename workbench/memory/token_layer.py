@@ -81,8 +81,8 @@ class TokenSettings:
         gates = None if gate is None else tuple(tuple(row) for row in gate)
         return cls(**{**stated, "layers": tuple(stated["layers"]), "gate": gates})
 
-    def check(self, shapes: list[LayerShape], settings: Settings) -> None:
-        """Whether a model's layers and the window's settings can have such a memory.
+    def check_settings(self, settings: Settings) -> None:
+        """Whether such a memory goes with the settings of the window.
 
         Raises
         ------
@@ -101,6 +101,14 @@ class TokenSettings:
                 "store='disk': every query looks at all keys of a memory of tokens, so they would "
                 "be read from the disk at every step; use store='host' or 'device'."
             )
+
+    def check_layers(self, shapes: list[LayerShape]) -> None:
+        """Whether a model's layers can have such a memory.
+
+        Raises
+        ------
+        InputError : they cannot; with the reason.
+        """
         for layer in self.layers:
             if layer >= len(shapes):
                 raise InputError(
@@ -278,7 +286,7 @@ class TokenLayer(LayerMemory):
     ) -> None:
         """See `LayerMemory.restore_state`; every query needs all keys, so they are held."""
         super().restore_state(numbers, tensors, None, device)
-        self.floor, self.seen = numbers["floor"], numbers["seen"]
+        self.floor = numbers["floor"]
         self.memory.first = numbers["memory_first"]
         if store is not None and store.n:
             keys, values = store.gather(torch.arange(store.n))
