@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from memory_helpers import ids_of, letters, plain_scores
 from tiny_models import byte_tokenizer, tiny_model
 
-from workbench.core.errors import DiskSpaceError, InputError, MissingDataError
+from workbench.core.errors import DiskSpaceError, InputError, MissingDataError, ModelError
 from workbench.memory import (
     FOT,
     LongLLaMA,
@@ -26,6 +27,7 @@ from workbench.memory import (
 )
 from workbench.memory import token_attend as module
 from workbench.memory.choices import Index, Select, Units
+from workbench.memory.longllama import load_longllama
 from workbench.memory.token_store import KeyStore
 from workbench.models import LanguageModel
 from workbench.recording.adapter import attention_modules, registered_attention, rotary_module
@@ -431,3 +433,62 @@ def test_what_cannot_be_is_refused_with_its_reason() -> None:
             MemorySystem(lm, **{**own, **choices})
     with pytest.raises(DiskSpaceError, match="capacity="):
         LongLLaMA(lm, LAYERS, n_local=16, chunk=8, budget=100).read(letters(60))
+
+
+def write_longllama(folder: Path, lm: LanguageModel, **more: Any) -> None:
+    """A tiny checkpoint as the released ones are: their configuration, LLaMA's names of weights."""
+    from safetensors.torch import save_file
+
+    config = lm.model.config
+    tensors = {name: value.contiguous() for name, value in lm.model.state_dict().items()}
+    for layer in range(config.num_hidden_layers):  # transformers 4 kept these
+        tensors[f"model.layers.{layer}.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
+    about = {name: getattr(config, name) for name in (*names, "num_attention_heads")}
+    about |= {"model_type": "longllama", "architectures": ["LongLlamaForCausalLM"]}
+    about |= {"mem_layers": LAYERS, "mem_dtype": "bfloat16", "mem_positionals": True}
+    about |= {"max_position_embeddings": 16, "rope_theta": 500.0, "last_context_length": 8}
+    about |= {"rms_norm_eps": config.rms_norm_eps, "bos_token_id": 1, "eos_token_id": 2}
+    about |= {"auto_map": {"AutoConfig": "configuration_longllama.LongLlamaConfig"}, **more}
+    (folder / "config.json").write_text(json.dumps(about))
+
+
+def test_checkpoints_in_the_layout_of_longllama(tmp_path: Path) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=120,
+        hidden_size=48,
+        intermediate_size=64,
+        num_hidden_layers=4,
+        num_attention_heads=6,
+        max_position_embeddings=16,
+        rope_parameters={"rope_type": "default", "rope_theta": 500.0},
+    )
+    model = LlamaForCausalLM(config).double().eval()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.2)
+    lm = LanguageModel("tiny", model, byte_tokenizer(), provenance="random weights")
+    write_longllama(tmp_path, lm)
+    system = load_longllama(
+        tmp_path, tokenizer=lm.tokenizer, dtype="float64", device="cpu", chunk=8
+    )
+    assert (system.tokens.layers, system.n_local) == ((1, 2), 16)
+    text = letters(40)
+    wanted = oracle(lm, with_start(lm, text), n_local=16)
+    np.testing.assert_allclose(system.score(text), wanted, atol=2e-6)
+    for message, more in [
+        ("load it with load_model", {"model_type": "llama"}),
+        ("mem_layers= is empty", {"mem_layers": []}),
+        ("rope_scaling", {"rope_scaling": {"type": "linear"}}),
+        ("missing", {"num_hidden_layers": 5}),
+        ("fit its config.json", {"intermediate_size": 32}),
+    ]:
+        write_longllama(tmp_path, lm, **more)
+        with pytest.raises(ModelError, match=message):
+            load_longllama(tmp_path, tokenizer=lm.tokenizer, device="cpu")
+    with pytest.raises(MissingDataError, match=r"config\.json"):
+        load_longllama(tmp_path / "none")

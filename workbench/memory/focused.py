@@ -156,8 +156,7 @@ class MemorizingTransformer(FOT):
     gate : the logits b, which are learned: the folder of a model trained with join="gate", numbers
         for the heads of all memory layers or of each ({layer: numbers}), or one number for all.
     join : "softmax" instead puts both into one softmax, without a gate.
-    top_k, capacity : 32 keys, of at most 65536 tokens (65k is the largest memory of the paper's
-        main table; 8192 the smallest).
+    top_k, capacity : keys of each query and head, and tokens that a memory holds at most.
     options : see `FOT`.
     """
 
