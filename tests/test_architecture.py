@@ -32,10 +32,12 @@ STEPS = (
 )
 STEP = {part: step for step, parts in enumerate(STEPS) for part in parts}
 
-# Convenience methods of the types (`story.consensus()`, `trace.save()`), inside their bodies.
+# Convenience methods (`story.consensus()`, `trace.save()`, a result's `figure()`), inside their
+# bodies.
 CONVENIENCE = {
     "workbench.core.story": {"stories"},
     "workbench.core.trace": {"recording"},
+    "workbench.tasks.distraction": {"figures"},
 }
 
 HEAVY = ("torch", "transformers", "plotly", "sklearn", "statsmodels", "networkx", "zarr")

@@ -379,3 +379,15 @@ def test_the_budget_is_kept() -> None:
     lm = language_model()
     with pytest.raises(DiskSpaceError, match="budget of 2000"):
         emllm(lm, budget=2000).read(text_of(90))
+
+
+def test_sliding_layers_do_not_refine_and_are_not_saved(tmp_path: Any) -> None:
+    lm = language_model("gemma3")  # layers 1 and 3 see everything
+    system = emllm(lm, "SM").read(text_of(70))
+    assert system.refining_layers == [3]
+    offline = segment(system.trace, "SM", **FORMING)
+    assert offline.starts.tolist() == system.events.starts.tolist()
+    loaded = load_memory(system.save(tmp_path / "memory"), lm)
+    assert loaded.generate("a", max_new_tokens=3) == system.generate("a", max_new_tokens=3)
+    with pytest.raises(InputError, match=r"layers \[0, 2\] slide"):
+        emllm(lm, "SM", per="layer").read(text_of(40)).save(tmp_path / "other")

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from workbench.analysis.recall.temporal import temporal_factor
     from workbench.analysis.recall_predictors import recall_table
     from workbench.analysis.recall_regression import recall_regression
+    from workbench.analysis.retrieval import RetrievedEvents, retrieval_lag_crp
+    from workbench.analysis.retrieval_curve import retrieval_curve
     from workbench.analysis.story_recall import story_recall
     from workbench.analysis.table2 import table2
     from workbench.comparison.compare import compare
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from workbench.stories.library import list_stories, load_story
     from workbench.stories.recall_readers import load_recalls
     from workbench.stories.transcripts import load_transcripts
+    from workbench.tasks.capacity import capacity_sweep
     from workbench.tasks.distraction import distraction
     from workbench.tasks.grid import run_grid
     from workbench.tasks.key_value import KeyValue
@@ -90,12 +93,14 @@ _HOME = {
     "Passkey": "workbench.tasks.passkey",
     "RecallSequences": "workbench.analysis.recall.sequences",
     "Reducer": "workbench.recording.reducer",
+    "RetrievedEvents": "workbench.analysis.retrieval",
     "SlidingWindow": "workbench.memory.named",
     "Story": "workbench.core.story",
     "StreamingSegmenter": "workbench.events.streaming",
     "Trace": "workbench.core.trace",
     "WorkbenchError": "workbench.core.errors",
     "asymmetry": "workbench.analysis.recall.asymmetry",
+    "capacity_sweep": "workbench.tasks.capacity",
     "cmr_crp": "workbench.analysis.recall.cmr",
     "compare": "workbench.comparison.compare",
     "contiguity_fit": "workbench.analysis.recall.contiguity_fit",
@@ -125,6 +130,8 @@ _HOME = {
     "recall_table": "workbench.analysis.recall_predictors",
     "record": "workbench.recording.record",
     "refine": "workbench.events.refinement",
+    "retrieval_curve": "workbench.analysis.retrieval_curve",
+    "retrieval_lag_crp": "workbench.analysis.retrieval",
     "run_grid": "workbench.tasks.grid",
     "segment": "workbench.events.methods",
     "serial_position": "workbench.analysis.recall.serial",

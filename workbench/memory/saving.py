@@ -54,6 +54,16 @@ def save_memory(system: MemoryModel, folder: str | Path, *, overwrite: bool = Fa
         raise InputError("nothing was read yet, so there is nothing to save.")
     if place.exists() and not overwrite:
         raise InputError(f"{place} exists; give another folder, or overwrite=True.")
+    gone = [
+        layer.shape.layer
+        for layer in system.rows[0].layers
+        if layer.shape.layer in system.refining_layers and not layer.shape.recalls
+    ]
+    if gone:
+        raise InputError(
+            f"layers {gone} slide and have forgotten the keys that refined their events, so the "
+            "memory could not go on from a file; refine by other layers (layers=, per='all')."
+        )
     place.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
     try:

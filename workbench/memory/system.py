@@ -123,7 +123,10 @@ class MemoryModel:
         if self.forming.per == "layer":
             return list(range(n_layers))
         if self.forming.layers is None:
-            return list(range(n_layers - max(1, n_layers // 3), n_layers))
+            # A sliding layer forgets its keys, so that nobody could check its events later.
+            kept = [shape.layer for shape in self._shapes if shape.recalls]
+            last = [layer for layer in kept if layer >= n_layers - max(1, n_layers // 3)]
+            return last or kept[-1:]
         chosen = sorted(set(self.forming.layers))
         if not chosen or not 0 <= chosen[0] <= chosen[-1] < n_layers:
             raise InputError(f"layers={chosen}: this model has layers 0 ... {n_layers - 1}.")
