@@ -97,7 +97,7 @@ def test_the_command(tmp_path, monkeypatch, capsys):
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     assert "d=3" in shown
-    assert "5 documents ask, 5 readings for each d; left out: 0 too short, 0 repeated." in shown
+    assert "5 documents ask in 5 windows; left out: 0 too short, 0 repeated." in shown
     assert {p.name for p in out.iterdir()} == {
         *("distraction.csv", "settings.json", "distraction.html", "distraction_layers.html"),
     }
@@ -107,6 +107,10 @@ def test_the_command(tmp_path, monkeypatch, capsys):
         main([*given, "--json"])
     rows = json.loads(capsys.readouterr().out)
     assert [row["value"] for row in rows] == pytest.approx(list(written["value"]))
+    with pytest.raises(SystemExit):
+        main([*given, "--orders", "3", "--json"])
+    rows = json.loads(capsys.readouterr().out)
+    assert {(row["d"], row["n_readings"]) for row in rows} == {(1, 5), (3, 15)}
     for wrong, message in (
         (["--out", str(out)], f"{out} exists"),
         (["--d", "1,two"], "d: '1,two' is not a list of whole numbers"),

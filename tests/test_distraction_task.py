@@ -175,31 +175,45 @@ def test_an_answer_is_predicted_by_the_token_before_it(lm):
 
 
 @settings(deadline=None)
-@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 10**6))
-def test_places_are_balanced(n, d, seed):
-    places = places_of(n, d, np.random.default_rng(seed))
-    counts = np.bincount(places, minlength=d)
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5), st.integers(0, 10**6))
+def test_places_are_balanced(n, d, orders, seed):
+    places = places_of(n, d, np.random.default_rng(seed), orders)
+    assert places.shape == (n, orders)
+    counts = np.bincount(places.ravel(), minlength=d)
     assert len(counts) == d
-    assert counts.sum() == n
-    assert counts.min() >= n // d
-    assert counts.max() <= -(-n // d)
+    assert counts.sum() == n * orders
+    assert counts.min() >= n * orders // d
+    assert counts.max() <= -(-n * orders // d)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 10**6))
+def test_with_as_many_orders_as_places_each_window_has_every_place(n, d, seed):
+    places = places_of(n, d, np.random.default_rng(seed), d)
+    assert (np.sort(places, axis=1) == np.arange(d)).all()
 
 
 def test_each_place_is_as_likely_as_any_other_with_few_readings():
     counts = np.zeros(7)
     for seed in range(2000):
-        counts += np.bincount(places_of(3, 7, np.random.default_rng(seed)), minlength=7)
+        counts += np.bincount(places_of(3, 7, np.random.default_rng(seed))[:, 0], minlength=7)
     assert np.abs(counts / counts.sum() - 1 / 7).max() < 0.01
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(2, 6), min_size=3, max_size=7), st.integers(0, 10**6), st.booleans())
-def test_plans_keep_their_rules(n_windows, seed, bar_own):
+@given(
+    st.lists(st.integers(2, 6), min_size=3, max_size=7),
+    st.integers(0, 10**6),
+    st.booleans(),
+    st.integers(1, 3),
+)
+def test_plans_keep_their_rules(n_windows, seed, bar_own, orders):
     current = [(i, 1 + seed % (n - 1)) for i, n in enumerate(n_windows)]
     sizes = [1, 2, min(4, sum(n_windows) - max(n_windows) + 1)]
-    plans = plan_readings(n_windows, current, sizes, bar_own=bar_own, seed=seed)
+    options = {"orders": orders, "bar_own": bar_own, "seed": seed}
+    plans = plan_readings(n_windows, current, sizes, **options)
     before: dict[tuple[int, int], set[tuple[int, int]]] = {}
     for d in sorted(set(sizes)):
+        assert len(plans[d]) == len(current) * min(orders, d)
         for reading in plans[d]:
             document, number = reading.current
             assert len(reading.previous) == d == len(set(reading.previous))
@@ -213,7 +227,7 @@ def test_plans_keep_their_rules(n_windows, seed, bar_own):
                 assert len(set(others)) == min(d - 1, len(n_windows) - 1)
             assert before.get(reading.current, set()) <= set(reading.previous)
             before[reading.current] = set(reading.previous)
-    assert plans == plan_readings(n_windows, current, sizes, bar_own=bar_own, seed=seed)
+    assert plans == plan_readings(n_windows, current, sizes, **options)
 
 
 def test_seeds_and_sizes_are_independent(lm):
@@ -221,7 +235,8 @@ def test_seeds_and_sizes_are_independent(lm):
     documents = texts()
     both = distraction(lm, documents, d=(2, 4), window=20, draws=10).table
     alone = distraction(lm, documents, d=(4,), window=20, draws=10).settings
-    assert alone["n_readings"] == 6
+    assert alone["n_windows"] == 6
+    assert alone["n_readings"] == {4: 6}
     again = distraction(lm, documents, d=(2, 4), window=20, draws=10).table
     assert both.equals(again)
     other = distraction(lm, documents, d=(2, 4), window=20, draws=10, seed=1).table
@@ -250,10 +265,26 @@ def test_documents_as_texts_stories_and_files(lm, tmp_path):
     assert results[3].settings["n_documents"] == 4
 
 
+def test_every_place_takes_a_preference_for_places_out(lm):
+    """A model that only goes by place has 1/d for each document, and no interval around it."""
+    near = tiny_lm("near")
+    for layer in near.model.model.layers:  # the same query and key whatever the token
+        for projection in (layer.self_attn.q_proj, layer.self_attn.k_proj):
+            projection.weight.data.zero_()
+            projection.bias = torch.nn.Parameter(torch.full((projection.out_features,), 2.0))
+    options = {"d": (4,), "window": 20, "draws": 20}
+    one = distraction(near, texts(5), **options).table
+    all_places = distraction(near, texts(5), orders=4, **options)
+    assert all_places.settings["n_readings"] == {4: 20}
+    mean = all_places.table[all_places.table["statistic"] == "mean of ratios"]
+    assert np.abs(mean[["value", "low", "high"]] - 0.25).max(axis=None) < 1e-6
+    assert (one["high"] - one["low"]).max() > 0.05
+
+
 def test_limit_and_several_windows_per_document(lm):
     result = distraction(lm, texts(), d=(2,), window=20, windows_per_document=3, limit=3, draws=10)
     assert result.settings["n_documents"] == 3
-    assert result.settings["n_readings"] == 9
+    assert result.settings["n_windows"] == 9
     assert set(result.table["n_readings"]) == {9}
     assert "3 documents" in repr(result)
 
@@ -275,6 +306,7 @@ def test_limit_and_several_windows_per_document(lm):
         ({"layers": [7]}, InputError, r"layers \[7\]: this model has attention in \[0, 1, 2\]"),
         ({"windows_per_document": 0}, InputError, "windows_per_document=0"),
         ({"limit": 0}, InputError, "limit=0"),
+        ({"orders": 0}, InputError, "orders=0"),
         ({"draws": 0}, InputError, "draws=0"),
     ],
 )

@@ -32,6 +32,14 @@ def distraction(
     windows_per_document: Annotated[
         int, typer.Option(min=1, help="Windows of each document that ask.")
     ] = 1,
+    orders: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Orders in which each is read for each d, own window elsewhere; at most d. The "
+            "largest d takes out that the nearest window is preferred.",
+        ),
+    ] = 1,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Most documents that ask; the rest give windows.")
     ] = None,
@@ -69,6 +77,7 @@ def distraction(
         layers=chosen,
         seed=seed,
         windows_per_document=windows_per_document,
+        orders=orders,
         bar_own=bar_own,
         limit=limit,
         progress=not as_json,
@@ -139,7 +148,7 @@ def _report(result: Distraction) -> str:
         "not told apart;\nplace_baseline: a reader that prefers places, whatever stands there; "
         "low, high: 95 % bootstrap\nover documents; previous_mass: share of attention that the d "
         "windows get together.",
-        f"{settings['n_documents']} documents ask, {settings['n_readings']} readings for each d; "
+        f"{settings['n_documents']} documents ask in {settings['n_windows']} windows; "
         f"left out: {settings['n_too_short']} too short, {settings['n_repeated']} repeated.",
     ]
     notes = [note for note in dict.fromkeys(table["note"]) if note]

@@ -84,6 +84,7 @@ def distraction(
     layers: Sequence[int] | None = None,
     seed: int = 0,
     windows_per_document: int = 1,
+    orders: int = 1,
     bar_own: bool = True,
     answers: Answers | None = None,
     draws: int = 1000,
@@ -110,6 +111,10 @@ def distraction(
     layers : numbers of the layers; None: all.
     seed : of all draws.
     windows_per_document : windows of each document that ask, or as many as it has.
+    orders : in how many orders each of them is read for each d, the own window elsewhere in each;
+        at most d. Most models prefer the nearest window, so that with one order an interval shows
+        mainly which document had its own window near; with as many orders as the largest d each
+        own window stands once in every place, and that is gone. Costs as many times the reading.
     bar_own : False: further windows of the asking document may stand among the d.
     answers : of each document, (start, end) in characters of its answers; then only windows with
         a query that predicts a token of an answer ask, and the table has rows for these queries.
@@ -127,6 +132,7 @@ def distraction(
         lm = load_model(lm or DEFAULT_MODEL)
     sizes, window = check_sizes(d), whole_number("window", window, 1)
     per_document = whole_number("windows_per_document", windows_per_document, 1)
+    orders = whole_number("orders", orders, 1)
     chosen = _layers(lm, layers)
     start, reason = start_token(lm.tokenizer)
     before = [] if start is None else [start]
@@ -148,6 +154,7 @@ def distraction(
         [len(ids) // window for ids, _ in read.documents],
         current,
         sizes,
+        orders=orders,
         bar_own=bar_own,
         seed=seed,
     )
@@ -167,6 +174,7 @@ def distraction(
         "layers": chosen,
         "seed": seed,
         "windows_per_document": per_document,
+        "orders": orders,
         "bar_own": bar_own,
         "draws": draws,
         "start_token": start,
@@ -175,7 +183,8 @@ def distraction(
         "n_documents": len({document for document, _ in current}),
         "n_too_short": read.too_short,
         "n_repeated": read.repeated,
-        "n_readings": len(current),
+        "n_windows": len(current),
+        "n_readings": {n: len(plan) for n, plan in plans.items()},
         "places": {n: [reading.place for reading in plan] for n, plan in plans.items()},
     }
     return Distraction(table, settings, masses)

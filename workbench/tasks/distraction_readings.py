@@ -45,14 +45,18 @@ def current_windows(
     ]
 
 
-def places_of(n: int, d: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Places 0 ... d - 1 of n own windows, balanced, in random order.
+def places_of(n: int, d: int, rng: np.random.Generator, orders: int = 1) -> NDArray[np.int64]:
+    """Places 0 ... d - 1 of n own windows in each of `orders` orders, balanced, (n, orders).
 
-    Each place comes ⌊n/d⌋ or ⌈n/d⌉ times; with fewer readings than places they are spread evenly
-    over the places from a random start, so that each place is as likely as any other.
+    Each place comes ⌊m/d⌋ or ⌈m/d⌉ times in all m = n·orders readings; with fewer readings than
+    places they are spread evenly over the places from a random start, so that each place is as
+    likely as any other. A window's orders have neighbouring shares of the places: with d orders its
+    own window stands once in each.
     """
-    spread = np.floor((np.arange(n) + rng.random()) * d / n).astype(np.int64)
-    return rng.permutation(np.minimum(spread, d - 1))
+    m = n * orders
+    spread = np.floor((np.arange(m) + rng.random()) * d / m).astype(np.int64)
+    shares = np.minimum(spread, d - 1).reshape(orders, n)
+    return np.stack([rng.permutation(share) for share in shares], axis=1)
 
 
 def plan_readings(
@@ -60,6 +64,7 @@ def plan_readings(
     current: Sequence[tuple[int, int]],
     sizes: Sequence[int],
     *,
+    orders: int = 1,
     bar_own: bool = True,
     seed: int = 0,
 ) -> dict[int, list[Reading]]:
@@ -70,6 +75,7 @@ def plan_readings(
     n_windows : windows of each document.
     current : the windows that ask.
     sizes : the values of d.
+    orders : in how many orders each window is read for each d, at most d of them.
     bar_own : no further window of the asking document stands among the d; False: it may, but
         never C_curr itself, and its previous window only once.
     seed : of draws and orders.
@@ -90,11 +96,12 @@ def plan_readings(
     for d in sizes:
         rng = np.random.default_rng([seed, 2, d])
         readings = []
-        places = places_of(len(current), d, rng)
-        for (document, window), drawn, place in zip(current, others, places, strict=True):
-            order = [drawn[at] for at in rng.permutation(d - 1)]
-            order.insert(int(place), (document, window - 1))
-            readings.append(Reading(tuple(order), int(place), (document, window)))
+        places = places_of(len(current), d, rng, min(orders, d))
+        for (document, window), drawn, row in zip(current, others, places, strict=True):
+            for place in row.tolist():
+                order = [drawn[at] for at in rng.permutation(d - 1)]
+                order.insert(place, (document, window - 1))
+                readings.append(Reading(tuple(order), place, (document, window)))
         plans[d] = readings
     return plans
 
