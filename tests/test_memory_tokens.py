@@ -54,6 +54,7 @@ def oracle(
     top_k: int | None = None,
     capacity: int | None = None,
     documents: tuple[int, ...] = (0,),
+    windows: tuple[int, ...] = (0,),
     gate: dict[int, list[float]] | None = None,
     position: str = "zero",
     temperature: float = 1.0,
@@ -82,11 +83,11 @@ def oracle(
         heads, n, dim = query.shape[1:]
         output = torch.zeros(1, n, heads, dim, dtype=query.dtype)
         for t in range(n):
-            first = max(0, t - n_local + 1)
+            first = max(*(start for start in (0, *windows) if start <= t), t - n_local + 1)
             window = list(range(first, t + 1))
             floor = max(start for start in documents if start <= t)
-            low = floor if capacity is None else max(floor, t - n_local + 1 - capacity)
-            memory = list(range(low, t - n_local + 1)) if memory_layer else []
+            low = floor if capacity is None else max(floor, first - capacity)
+            memory = list(range(low, first)) if memory_layer else []
             scale = scaling / temperature if memory_layer else scaling
             q, k = query[0, :, t : t + 1], key[0][:, window]
             if not places_off:
@@ -492,3 +493,48 @@ def test_checkpoints_in_the_layout_of_longllama(tmp_path: Path) -> None:
             load_longllama(tmp_path, tokenizer=lm.tokenizer, device="cpu")
     with pytest.raises(MissingDataError, match=r"config\.json"):
         load_longllama(tmp_path / "none")
+
+
+@pytest.mark.parametrize("variant", ["long", "mt", "full-memory", "no-positions"])
+def test_windows_of_longllama(variant: str) -> None:
+    """19 tokens before the last 5: windows of 12 and 7, the last one; then it slides."""
+    lm = double_lm("llama")
+    kind, options, meant = VARIANTS[variant]
+    options = {**options, "per_document": False, "last_context_length": 5}
+    text, more = letters(23, seed=3), letters(8, seed=4)
+    wanted = oracle(lm, with_start(lm, text), windows=(12, 19), **meant)
+    for chunk in (3, 64):
+        system = kind(lm, LAYERS, n_local=N_LOCAL, chunk=chunk, **options)
+        np.testing.assert_allclose(system.score(text), wanted, atol=2e-6)
+    short = letters(4, seed=6)
+    for found, alone in zip(
+        system.score([short, text]), [system.score(short), wanted], strict=True
+    ):
+        np.testing.assert_allclose(found, alone, atol=2e-6)
+    system.reset()
+    system.read(text)
+    system.generate(more, max_new_tokens=20, eos_token_id=-1)
+    ids = [with_start(lm, "")[0], *system.rows[0].text.ids]
+    # What was read before moves on as a whole only for a prompt that is read at one go.
+    slid = oracle(lm, ids, windows=(12, 19), **meant)
+    np.testing.assert_allclose(-system.surprisal, slid, atol=2e-6)
+
+
+def test_a_long_prompt_is_cut_where_a_text_is() -> None:
+    lm, text = double_lm("llama"), letters(150, seed=3)
+    options: dict[str, Any] = {"n_local": 80, "last_context_length": 70}
+    system = LongLLaMA(lm, LAYERS, **options)
+    system.generate(text, max_new_tokens=3, eos_token_id=-1)
+    wanted = oracle(lm, with_start(lm, text), n_local=80, windows=(80, 81))
+    np.testing.assert_allclose(-system.surprisal[:150], wanted, atol=2e-6)
+    np.testing.assert_allclose(LongLLaMA(lm, LAYERS, **options).score(text), wanted, atol=2e-6)
+    # A short prompt goes on in its window, beside a long one, too.
+    texts = [letters(30, seed=1), letters(40, seed=2)]
+    both = LongLLaMA(lm, LAYERS, **options).read(texts)
+    both.generate([text, "a cab"], max_new_tokens=3, eos_token_id=-1)
+    one = LongLLaMA(lm, LAYERS, **options).read(texts[1])
+    one.generate("a cab", max_new_tokens=3, eos_token_id=-1)
+    measured = [row.text.measures["surprisal"] for row in (both.rows[1], one.rows[0])]
+    np.testing.assert_allclose(*measured, atol=1e-9)
+    with pytest.raises(InputError, match="last_context_length=90"):
+        LongLLaMA(lm, LAYERS, n_local=80, last_context_length=90)

@@ -49,6 +49,10 @@ class FOT(MemorySystem):
     per_document : every call of `read` begins a document with an empty memory (single-document
         evaluation); False keeps what was read before (multi-document).
     narrow, skip, flat : fewer keys, or none, where scores say so (nats); see `Look`.
+    last_context_length : None: the window slides. A number: what one call of `read`, `score` or
+        `generate` is given is cut into windows as in LongLLaMA's released code (`cut_windows`), the
+        last of which has so many tokens; only what is generated, and a prompt of at most 64 tokens,
+        then lets the window slide on.
     trained : folder that `workbench train` wrote, with layers, positions and gates.
     store, budget : "device" or "host", and bytes per layer.
     bos, name : see `MemoryModel`.
@@ -75,6 +79,7 @@ class FOT(MemorySystem):
         flat: float | None = None,
         join: str = "softmax",
         gate: Gate | None = None,
+        last_context_length: int | None = None,
         trained: str | Path | None = None,
         store: str = "device",
         budget: int | None = None,
@@ -95,6 +100,7 @@ class FOT(MemorySystem):
                 capacity=capacity,
                 per_document=per_document,
                 temperature=temperature,
+                last_context=last_context_length,
                 narrow=narrow,
                 skip=skip,
                 flat=flat,
@@ -119,8 +125,9 @@ class LongLLaMA(FOT):
 
     Every query of a memory layer attends to all tokens in memory, exactly. The window slides, in
     generation too: the released code lets go of the whole window whenever it is full, after which
-    its other layers see next to nothing. Any LLaMA can be given; without memory
-    (`capacity=0`) it is the plain model. Nothing is logged: `retrievals` stays empty.
+    its other layers see next to nothing; `last_context_length` has a text read as it does. Any
+    LLaMA can be given; without memory (`capacity=0`) it is the plain model within its window.
+    Nothing is logged: `retrievals` stays empty.
 
     Parameters
     ----------

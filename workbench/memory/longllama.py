@@ -48,8 +48,9 @@ def load_longllama(
 
     Of its configuration are taken mem_layers, mem_positionals (False: no positions in memory
     layers) and max_position_embeddings, which is the length of the window; mem_dtype,
-    mem_attention_grouping and torch_attention only concern the released code's speed, and
-    last_context_length its windows, in the place of which the window slides here.
+    mem_attention_grouping and torch_attention only concern the released code's speed and number
+    formats. The window slides here; last_context_length= (1024 there, unless the configuration says
+    otherwise) has texts cut into windows as they are there.
 
     Parameters
     ----------

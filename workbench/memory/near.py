@@ -130,6 +130,11 @@ class NearTokens:
         self._start += count
         self.n -= count
 
+    def restart(self) -> None:
+        """Let all tokens go, and count places from the next one."""
+        self.drop(self.n)
+        self._anchor = self.first
+
     def copy(self) -> _Copy:
         """What `restore` needs to come back to now."""
         assert self._keys is not None

@@ -77,6 +77,15 @@ class Rotation:
             self._far[key] = _for_both(cos[:, place], sin[:, place])
         return adapter.rotate(self._module, queries[None], self._far[key])[0]
 
+    def far_at(self, queries: Tensor, places: Tensor, reach: int) -> Tensor:
+        """Queries (heads, n, dim), each at a place of its own, for keys that stand unturned."""
+        if not self._turns:
+            return queries
+        tables = self._table(int(places.max()) + 1, queries, self.beyond(reach))
+        cos, sin = (table[:, places.to(table.device)] for table in tables)
+        root = (cos.square() + sin.square()).sqrt()
+        return adapter.rotate(self._module, queries[None], (cos * root, sin * root))[0]
+
     def _table(self, length: int, like: Tensor, beyond: bool) -> tuple[Tensor, Tensor]:
         held = self._tables.get(beyond)
         if held is None or held[0].shape[1] < length:

@@ -21,7 +21,13 @@ from workbench.memory.rotation import Rotation
 from workbench.memory.row import Row
 from workbench.memory.session import Session
 from workbench.memory.settings import Settings
-from workbench.memory.token_layer import TokenSettings, begin_document, install
+from workbench.memory.token_layer import (
+    TokenSettings,
+    begin_document,
+    begin_window,
+    cut_windows,
+    install,
+)
 from workbench.recording import adapter
 from workbench.recording.start import start_token
 
@@ -230,7 +236,8 @@ class MemoryModel:
             starts = starts_in(self.forming, self.lm.tokenizer, text, len(ids), done)
             row.former.expect(start + done for start in starts)
 
-    def _read_ids(self, ids: list[list[int]], *, progress: bool = False) -> None:
+    def _read_ids(self, ids: list[list[int]], *, follow: int = 0, progress: bool = False) -> None:
+        """Read tokens; `follow` more of each text are about to be read one by one."""
         from tqdm import tqdm
 
         if self.start is not None:
@@ -249,9 +256,26 @@ class MemoryModel:
             tqdm(total=longest, desc=label, disable=not progress, unit="token") as bar,
         ):
             session.reading = True
-            for begin in range(0, longest, chunk):
-                self._read_chunk(session, [part[begin : begin + chunk] for part in given])
-                bar.update(min(chunk, longest - begin))
+            for parts in self._windows(given, follow):
+                length = max(len(part) for part in parts)
+                for begin in range(0, length, chunk):
+                    self._read_chunk(session, [part[begin : begin + chunk] for part in parts])
+                    bar.update(min(chunk, length - begin))
+
+    def _windows(self, given: list[list[int]], follow: int) -> Iterator[list[list[int]]]:
+        """What is read at one go: all, or one window of each text after the other."""
+        if self.tokens is None or self.tokens.last_context is None:
+            yield given
+            return
+        assert self.settings.n_local is not None
+        last = max(0, self.tokens.last_context - follow)
+        n_local = self.settings.n_local
+        cut = [cut_windows(part, n_local, last) if part else [] for part in given]
+        for number in range(max(len(windows) for windows in cut)):
+            for row, windows in zip(self.rows, cut, strict=True):
+                if number < len(windows):
+                    begin_window(row)
+            yield [windows[number] if number < len(windows) else [] for windows in cut]
 
     def _read_chunk(self, session: Session, parts: list[list[int]]) -> None:
         longest = max(len(part) for part in parts)
@@ -379,7 +403,7 @@ class MemoryModel:
             self._note(number, one, ids)
         head = [part[: max(0, len(part) - _QUESTION)] for part in parts]
         if any(head):
-            self._read_ids(head)
+            self._read_ids(head, follow=_QUESTION)
         elif all(row.n == 0 for row in self.rows) and self.start is not None:
             self._read_ids([[] for _ in parts])
         tails = [part[len(first) :] for part, first in zip(parts, head, strict=True)]

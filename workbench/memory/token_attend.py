@@ -46,6 +46,7 @@ class Look:
     top_k : keys taken by each query and head; None: all.
     capacity : tokens that the memory holds at most, the newest ones; None: any number.
     floor : tokens before this position are in nobody's memory.
+    origin : where the window began: no query's window reaches before it.
     gate : (heads,) logits b: σ(b)·memory + (1 - σ(b))·window, each with a softmax of its own. None:
         one softmax over both.
     narrow : of the keys taken only those whose score is at most so much (nats) below the best.
@@ -57,6 +58,7 @@ class Look:
     top_k: int | None = None
     capacity: int | None = None
     floor: int = 0
+    origin: int = 0
     gate: Tensor | None = None
     narrow: float | None = None
     skip: float | None = None
@@ -64,7 +66,7 @@ class Look:
 
     def seen(self, query: int, window: int) -> tuple[int, int]:
         """Positions (first, last + 1) that a query has in memory."""
-        stop = query - window + 1
+        stop = max(self.origin, query - window + 1)
         start = self.floor
         if self.capacity is not None:
             start = max(start, stop - self.capacity)
@@ -126,10 +128,11 @@ def attend_tokens(
         else:
             asking = far_query[:, :, start:stop].reshape(rows) * scale
             there = _far_scores(asking, parts)
+            highs = (places - near.window + 1).clamp(min=look.origin)
             lows = torch.full_like(places, look.floor)
             if look.capacity is not None:
-                lows = lows.maximum(places - near.window + 1 - look.capacity)
-            _hide(there, places, low, lows, places - near.window + 1, groups)
+                lows = lows.maximum(highs - look.capacity)
+            _hide(there, places, low, lows, highs, groups)
             there, chosen = _best(there, here, look)
             count = (there != -torch.inf).view(heads, size, -1).sum(dim=(0, 2))
             used[start:stop] = count.cpu().numpy() / heads

@@ -25,7 +25,14 @@ from workbench.memory.token_store import KeyStore
 if TYPE_CHECKING:
     from workbench.memory.row import Row
 
-__all__ = ["TokenLayer", "TokenSettings", "begin_document", "install"]
+__all__ = [
+    "TokenLayer",
+    "TokenSettings",
+    "begin_document",
+    "begin_window",
+    "cut_windows",
+    "install",
+]
 
 TOKEN_POSITIONS = ("zero", "none")
 TOKEN_JOINS = ("softmax", "gate")
@@ -43,6 +50,8 @@ class TokenSettings:
     per_document : every call of `read` begins a new document, whose memory starts empty.
     temperature : the scores of memory layers, of window and memory alike, are divided by it.
     gate : logits for each memory layer and head; None: one softmax over window and memory.
+    last_context : None: the window slides; a number: it begins anew as in LongLLaMA's released
+        code, see `cut_windows`.
     narrow, skip, flat : fewer keys, or none, where scores say so; see `Look`.
     """
 
@@ -52,6 +61,7 @@ class TokenSettings:
     per_document: bool = False
     temperature: float = 1.0
     gate: tuple[tuple[float, ...], ...] | None = None
+    last_context: int | None = None
     narrow: float | None = None
     skip: float | None = None
     flat: float | None = None
@@ -67,6 +77,8 @@ class TokenSettings:
             whole_number("top_k", self.top_k, 1)
         if self.capacity is not None:
             whole_number("capacity", self.capacity, 0)
+        if self.last_context is not None:
+            whole_number("last_context_length", self.last_context, 1)
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise InputError(f"temperature={self.temperature} must be a positive number.")
         for name in ("narrow", "skip", "flat"):
@@ -91,6 +103,11 @@ class TokenSettings:
         check_option("position", settings.position, TOKEN_POSITIONS)
         if settings.n_local is None:
             raise InputError("n_local=None leaves nothing outside the window to remember.")
+        if self.last_context is not None and self.last_context > settings.n_local:
+            raise InputError(
+                f"last_context_length={self.last_context} is the length of the last window, and "
+                f"windows have n_local={settings.n_local} tokens at most."
+            )
         if settings.n_init:
             raise InputError(
                 f"n_init={settings.n_init}: a memory of tokens keeps the first ones like all "
@@ -145,6 +162,27 @@ def begin_document(row: Row) -> None:
             layer.begin_document()
 
 
+def begin_window(row: Row) -> None:
+    """Let a new window begin in every layer: memory layers keep the old one, others forget it."""
+    for layer in row.layers:
+        if isinstance(layer, TokenLayer):
+            layer.begin_window()
+        else:
+            layer.near.restart()
+
+
+def cut_windows(ids: list[int], n_local: int, last: int) -> list[list[int]]:
+    """Windows of a text as LongLLaMA's released code reads it.
+
+    The last window has the `last` newest tokens (its last_context_length), the text before them is
+    cut into windows of n_local tokens from its beginning on, the last of these being shorter. A
+    window sees nothing of the others but through the memory.
+    """
+    edge = max(0, len(ids) - last)
+    windows = [ids[start : min(start + n_local, edge)] for start in range(0, edge, n_local)]
+    return [*windows, ids[edge:]]
+
+
 class TokenLayer(LayerMemory):
     """A memory layer of one text.
 
@@ -172,7 +210,14 @@ class TokenLayer(LayerMemory):
         self._turned = settings.position != "none"
         self.memory = KeyStore("cpu" if settings.store == "host" else None)
         self.floor = 0  # tokens before it belong to earlier documents
+        self.origin = 0  # where the window began
         self.store = self.memory
+
+    def begin_window(self) -> None:
+        """Move the whole window to the memory; the next token is the first of a new one."""
+        self._keep(self.near.n)
+        self.near.restart()
+        self.origin = self.near.first
 
     def begin_document(self) -> None:
         """Forget the memory; tokens of the window will not enter it either."""
@@ -181,9 +226,11 @@ class TokenLayer(LayerMemory):
 
     def settle(self) -> None:
         """Before tokens are read: move what left the window to the memory."""
+        self._keep(self.near.n - self.window + 1)
+
+    def _keep(self, count: int) -> None:
         near, memory = self.near, self.memory
-        count = near.n - self.window + 1
-        if near.n == 0 or count <= 0:
+        if count <= 0:
             return
         skipped = count if self._tokens.capacity == 0 else max(0, self.floor - near.first)
         if skipped < count:
@@ -220,8 +267,7 @@ class TokenLayer(LayerMemory):
         near.append(keys, values)
         scale = scale / self._tokens.temperature
         near_query = near.turned(queries) if self._turned else queries
-        # A query that has a memory is the newest of n_local tokens: its place in the window.
-        far_query = near.far(queries, self.window - 1) if self._turned else queries
+        far_query = self._at_its_place(queries)
         shown = Near(
             keys=near.keys,
             rotated=near.rotated if self._turned else near.keys,
@@ -235,6 +281,7 @@ class TokenLayer(LayerMemory):
             self._tokens.top_k,
             self._tokens.capacity,
             self.floor,
+            self.origin,
             None if self._gate is None else self._gate.to(queries.device),
             self._tokens.narrow,
             self._tokens.skip,
@@ -249,8 +296,21 @@ class TokenLayer(LayerMemory):
             if memory.n:
                 stored = Stored(memory.keys, memory.values, memory.first)
             output, used = attend_tokens(near_query, far_query, shown, stored, look, scale)
-        self.seen = used + np.minimum(np.arange(newest - m + 2, newest + 2), self.window)
+        places = np.arange(newest - m + 1, newest + 1) - self.origin
+        self.seen = used + np.minimum(places + 1, self.window)
         return output
+
+    def _at_its_place(self, queries: Tensor) -> Tensor:
+        """Queries at their places in the window, for keys that stand as if at its beginning."""
+        near, m = self.near, queries.shape[1]
+        if not self._turned:
+            return queries
+        first = near.first + near.n - m - self.origin
+        if self.origin == 0 or first >= self.window - 1:
+            # Without a beginning of its own, a window is full before anything is in memory.
+            return near.far(queries, self.window - 1)
+        places = torch.arange(first, first + m).clamp(max=self.window - 1)
+        return self._rotation.far_at(queries, places, near.reach)
 
     # --- going back ------------------------------------------------------------------------
 
@@ -260,6 +320,7 @@ class TokenLayer(LayerMemory):
             "near": self.near.copy() if self.near.n or self.near.first else None,
             "memory": self.memory.mark(),
             "floor": self.floor,
+            "origin": self.origin,
             "seen": self.seen,
         }
 
@@ -270,12 +331,13 @@ class TokenLayer(LayerMemory):
         else:
             self.near.restore(copy["near"])
         self.memory.restore(copy["memory"])
-        self.floor, self.seen = copy["floor"], copy["seen"]
+        self.floor, self.origin, self.seen = copy["floor"], copy["origin"], copy["seen"]
 
     def state(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         """See `LayerMemory.state`."""
         numbers, tensors = super().state()
-        return {**numbers, "floor": self.floor, "memory_first": self.memory.first}, tensors
+        own = {"floor": self.floor, "origin": self.origin, "memory_first": self.memory.first}
+        return {**numbers, **own}, tensors
 
     def restore_state(
         self,
@@ -286,7 +348,7 @@ class TokenLayer(LayerMemory):
     ) -> None:
         """See `LayerMemory.restore_state`; every query needs all keys, so they are held."""
         super().restore_state(numbers, tensors, None, device)
-        self.floor = numbers["floor"]
+        self.floor, self.origin = numbers["floor"], numbers["origin"]
         self.memory.first = numbers["memory_first"]
         if store is not None and store.n:
             keys, values = store.gather(torch.arange(store.n))
