@@ -202,6 +202,20 @@ def test_enough_nearest_keys_are_all_of_them() -> None:
     assert np.abs(few - dense).max() > 1e-4
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 900), st.integers(0, 99), st.booleans())
+def test_the_largest_scores_are_found(k: int, n: int, seed: int, equal: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(2, 3, n, generator=generator)
+    scores = scores.round() if equal else scores
+    scores[0, 0, : n // 2] = -torch.inf
+    k = min(k, n)
+    values, columns = module._largest(scores, k)
+    torch.testing.assert_close(values, scores.sort(dim=2, descending=True).values[..., :k])
+    torch.testing.assert_close(scores.gather(2, columns), values)
+    assert all(len(set(row.tolist())) == k for row in columns.flatten(0, 1))
+
+
 def test_gates_shut_and_open() -> None:
     lm, text = double_lm("llama"), letters(40)
     shut = MemorizingTransformer(lm, LAYERS, n_local=N_LOCAL, gate=-800.0).score(text)

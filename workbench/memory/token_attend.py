@@ -22,6 +22,7 @@ from workbench.memory.attend import Near
 __all__ = ["Look", "Stored", "attend_tokens"]
 
 _SCORES = 2**23  # bytes of scores that exist at once
+_GROUP = 64  # columns whose best score is looked at first
 _PIECE = 2**14  # tokens brought over at once where the memory lies on another device
 
 
@@ -106,7 +107,9 @@ def attend_tokens(
     output = near_query.new_empty(m, heads, near.values.shape[2])
     used = np.zeros(m)
     width = near.first - begin + n_near + (look.top_k or 0) * dim
-    block = max(1, min(m, _SCORES // max(1, 4 * heads * width)))
+    # Looking for the best keys, all of them are read once per block: few blocks are better.
+    room = _SCORES if look.top_k is None else 4 * _SCORES
+    block = max(1, min(m, room // max(1, 4 * heads * width)))
     for start in range(0, m, block):
         stop = min(start + block, m)
         size = stop - start
@@ -183,7 +186,7 @@ def _best(there: Tensor, here: Tensor, look: Look) -> tuple[Tensor, Tensor | Non
     """Scores of the keys that take part, and their columns (None: all)."""
     chosen = None
     if look.top_k is not None and look.top_k < there.shape[2]:
-        there, chosen = there.topk(look.top_k, dim=2)
+        there, chosen = _largest(there, look.top_k)
     best = there.amax(dim=2, keepdim=True)
     if look.narrow is not None:
         there = there.masked_fill(there < best - look.narrow, -torch.inf)
@@ -194,6 +197,26 @@ def _best(there: Tensor, here: Tensor, look: Look) -> tuple[Tensor, Tensor | Non
         worst = torch.where(there == -torch.inf, torch.inf, there).amin(dim=2, keepdim=True)
         there = there.masked_fill(best - worst < look.flat, -torch.inf)
     return there, chosen
+
+
+def _largest(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest of each row and their columns.
+
+    The k largest stand in the k groups of columns whose own largest ones are the largest, so most
+    columns are looked at but once.
+    """
+    n = scores.shape[2]
+    whole = n // _GROUP
+    if whole < 4 * k:
+        found = scores.topk(k, dim=2)
+        return found.values, found.indices
+    grouped = scores[:, :, : whole * _GROUP].unflatten(2, (whole, _GROUP))
+    groups = grouped.amax(dim=3).topk(k, dim=2).indices
+    columns = (groups[..., None] * _GROUP + torch.arange(_GROUP, device=scores.device)).flatten(2)
+    rest = torch.arange(whole * _GROUP, n, device=scores.device).expand(*scores.shape[:2], -1)
+    columns = torch.cat((columns, rest), dim=2)
+    found = scores.gather(2, columns).topk(k, dim=2)
+    return found.values, columns.gather(2, found.indices)
 
 
 def _joined(
