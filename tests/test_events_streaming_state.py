@@ -297,7 +297,13 @@ def test_a_state_from_other_settings_is_refused_by_name(method, options, words):
 
 def test_numpy_settings_are_the_same_settings():
     segmenter = StreamingSegmenter("S", gamma=np.float64(0.1), min_size=np.int64(3), window=512.0)
-    StreamingSegmenter("S", gamma=0.1, min_size=3).restore(through_npz(segmenter.state()))
+    values, _, _ = text(120, 3)
+    segmenter.feed(values[:70])
+    plain = StreamingSegmenter("S", gamma=0.1, min_size=3)
+    plain.restore(through_npz(segmenter.state()))
+    assert plain.n == 70
+    assert plain.feed(values[70:]) == segmenter.feed(values[70:])
+    assert str(plain.finish()) == str(segmenter.finish())
 
 
 def test_a_damaged_state_is_refused_and_changes_nothing():

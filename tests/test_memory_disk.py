@@ -179,3 +179,42 @@ def test_a_budget_that_is_used_up_is_an_error_that_names_it() -> None:
     memory = EMLLM(lm, "F:8", n_init=2, n_local=16, n_mem=16, chunk=16, budget=1000)
     with pytest.raises(DiskSpaceError, match=r"layer 0: .*budget of 1000 .*Raise budget="):
         memory.read(letters(120))
+    assert memory.rows == []
+    assert memory.n_tokens == 0
+
+
+@pytest.mark.parametrize("call", ["read", "generate", "score"])
+def test_a_disk_that_fills_up_while_reading_leaves_the_memory_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    lm = family_lm("llama")
+    options: dict[str, Any] = {"n_init": 2, "n_local": 16, "n_mem": 16, "chunk": 16}
+    memory = EMLLM(lm, "FM:8", min_size=3, store="disk", folder=tmp_path, **options)
+    memory.read(letters(60))
+    before = memory.trace.dataset["key"].values, memory.events.starts, memory.retrievals
+    pieces, more = memory.pieces(), letters(80, seed=1)
+    append, calls = FileStore.append, []
+
+    def failing(self: FileStore, *given: Any) -> None:
+        calls.append(self)
+        if len(calls) == 7:  # in the second layer of four, after some have stored more than others
+            raise DiskSpaceError("no space left")
+        append(self, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileStore, "append", failing)
+        with pytest.raises(DiskSpaceError, match="no space left"):
+            {
+                "read": lambda: memory.read(more),
+                "generate": lambda: memory.generate(more, max_new_tokens=3),
+                "score": lambda: memory.score(more, keep=True),
+            }[call]()
+    assert len({id(store) for store in calls}) > 1
+    assert memory.pieces() == pieces
+    assert (memory.trace.dataset["key"].values == before[0]).all()
+    assert memory.events.starts.tolist() == before[1].tolist()
+    assert memory.retrievals.equals(before[2])
+    other = EMLLM(lm, "FM:8", min_size=3, **options).read(letters(60)).read(more)
+    memory.read(more)
+    assert memory.surprisal == pytest.approx(other.surprisal, abs=1e-6, nan_ok=True)
+    assert memory.events.starts.tolist() == other.events.starts.tolist()

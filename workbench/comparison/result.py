@@ -20,6 +20,7 @@ from workbench.comparison.table import HEADLINE
 from workbench.core.boundaries import Boundaries
 from workbench.core.checks import check_option
 from workbench.core.errors import DataError, InputError
+from workbench.core.replacing import replace_folder
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -238,9 +239,7 @@ class Comparison:
             _write_json(scratch / "events.json", self._events_as_json())
             save_figures(self.figures(), scratch / "figures", formats)
             scratch.chmod(0o755)
-            if target.exists():
-                shutil.rmtree(target)
-            os.replace(scratch, target)
+            replace_folder(scratch, target)
         except BaseException:
             shutil.rmtree(scratch, ignore_errors=True)
             raise

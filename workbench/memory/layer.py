@@ -64,7 +64,6 @@ class LayerMemory:
         file: Path | None,
     ) -> None:
         self.shape = shape
-        self._given = settings
         if not shape.recalls:
             settings = replace(settings, n_init=0, n_local=shape.own_window, position="fixed")
             units = None
@@ -106,11 +105,14 @@ class LayerMemory:
             if self._s.n_local is not None and edge > near.first:
                 near.drop(edge - near.first)
             return
-        while self.n_indexed < self._units.n:
-            start, end = self._units.span(self.n_indexed)
+        sizes = []
+        for unit in range(self.n_indexed, self._units.n):
+            start, end = self._units.span(unit)
             if end > edge:
                 break
-            self._store(max(start, self._s.n_init), end)
+            sizes.append(max(0, end - max(start, self._s.n_init)))
+        if sizes:
+            self._store(sizes)
 
     def _sink(self, count: int) -> None:
         near = self.near
@@ -121,35 +123,43 @@ class LayerMemory:
         self.sinks = keys, values
         near.drop(count)
 
-    def _store(self, start: int, end: int) -> None:
-        near = self.near
-        size = end - start
-        if size <= 0:  # all of it stands among the sinks
-            self._index_row(None)
-            self.offsets.append(0 if self.store is None else self.store.n)
-            self.sizes.append(0)
-            self.first_recalled = self.n_indexed
-            return
-        assert start == near.first
-        keys, values = near.keys[:, :size], near.values[:, :size]
-        if self.store is None:
-            self.store = self._new_store(keys)
-        rows = 2 * keys.nbytes
+    def _store(self, sizes: list[int]) -> None:
+        """Store the next units, which are the first near tokens: so many of each.
+
+        A unit without tokens stands among the sinks as a whole.
+        """
+        near, total = self.near, sum(sizes)
+        before = 0 if self.store is None else self.store.n
+        if total:
+            keys, values = near.keys[:, :total], near.values[:, :total]
+            if self.store is None:
+                self.store = self._new_store(keys)
+            self._check_budget(before, total, 2 * keys.nbytes // total)
+            self.store.append(keys, values)
+        done = 0
+        for size in sizes:
+            self.offsets.append(before + done)
+            self.sizes.append(size)
+            if size == 0:
+                self._index_row(None)
+                self.first_recalled = self.n_indexed
+                continue
+            part = slice(done, done + size)
+            keys, received = near.keys[:, part], near.received[:, part]
+            self._index_row(representatives(keys, received, self._s.r, averaged=self._s.averaged))
+            done += size
+        near.drop(total)
+
+    def _check_budget(self, held: int, more: int, row: int) -> None:
         # What is stored counts, not the room kept ready for more: the same for every store.
-        held = rows // size * self.store.n
-        if self._s.budget is not None and held + rows > self._s.budget:
+        if self._s.budget is not None and (held + more) * row > self._s.budget:
+            first = self.near.first
             raise DiskSpaceError(
-                f"layer {self.shape.layer}: storing the event at positions {start} ... {end - 1} "
-                f"needs {rows} bytes more than the budget of {self._s.budget} for this layer "
-                "allows. Raise budget=, or keep the memory on disk (store='disk')."
+                f"layer {self.shape.layer}: storing the events at positions {first} ... "
+                f"{first + more - 1} beside {held * row} bytes needs {more * row} more, beyond the "
+                f"budget of {self._s.budget} for this layer. Raise budget=, or keep the memory on "
+                "disk (store='disk')."
             )
-        self.store.append(keys, values)
-        self._index_row(
-            representatives(keys, near.received[:, :size], self._s.r, averaged=self._s.averaged)
-        )
-        self.offsets.append(self.store.n - size)
-        self.sizes.append(size)
-        near.drop(size)
 
     def _new_store(self, like: Tensor) -> TokenStore:
         if self._s.store == "disk":

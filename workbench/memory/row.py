@@ -30,10 +30,6 @@ class Text:
     measures: dict[str, list[float]] = field(default_factory=dict)
     seen: list[float] = field(default_factory=list)
 
-    def copy(self) -> tuple[int, ...]:
-        """Its length."""
-        return (len(self.ids),)
-
     def truncate(self, n: int) -> None:
         """Forget all but the first n tokens."""
         del self.ids[n:], self.seen[n:]

@@ -11,7 +11,6 @@ reading, it is where it was.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from workbench.core.errors import DataError, DiskSpaceError, InputError
+from workbench.core.replacing import replace_folder
 from workbench.memory.forming import Forming
 from workbench.memory.log import RetrievalLog
 from workbench.memory.row import Row
@@ -85,13 +85,7 @@ def save_memory(system: MemoryModel, folder: str | Path, *, overwrite: bool = Fa
         }
         text = json.dumps(manifest, ensure_ascii=False)
         (draft / "memory.json").write_text(text, encoding="utf-8")
-        if place.exists():
-            old = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
-            os.replace(place, old / "old")
-            os.replace(draft, place)
-            shutil.rmtree(old)
-        else:
-            os.replace(draft, place)
+        replace_folder(draft, place)
     except OSError as error:
         shutil.rmtree(draft, ignore_errors=True)
         raise DiskSpaceError(

@@ -79,6 +79,7 @@ class Session:
         self.n_given = 0
         self.reading = False
         self.ends: frozenset[int] = frozenset()
+        self.pad: int | None = None  # what `generate` gives for texts that have ended
         self._key_layers = set(key_layers)
         self._modules = adapter.attention_modules(lm.model)
         self._layer_of = {id(module): layer for layer, module in self._modules.items()}
@@ -141,6 +142,8 @@ class Session:
                             f"row {number}: padding stands between its tokens; pad at one side."
                         )
                 part = slice(begin, end)
+            if self.pad is not None and int(ids[number, -1]) == self.pad:
+                row.closed = True
             if row.closed:
                 part = slice(0, 0)
             self._valid.append(part)

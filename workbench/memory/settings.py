@@ -34,7 +34,8 @@ class Settings:
     share, reach : of the contiguity buffer, see `recall_units`.
     every : while generating, retrieve at every so many tokens.
     position : where recalled tokens stand: "fixed", n_local - 1 before the query; "true", their
-        own places; "zero", at the start of the window; "none", unturned, for an unturned query.
+        own places; "zero", at the start of the window, which moves on now and then (so that the
+        result depends a little on the chunk); "none", unturned, for an unturned query.
     store : where stored keys and values lie: "device", "host" or "disk".
     budget : most bytes of stored keys and values; None: no limit.
     ann_above : with more stored units than this, the most similar ones are looked for with FAISS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -188,6 +188,8 @@ class MemoryModel:
     ) -> MemoryModel:
         """Read a text, or one for each row of a batch, after what was read before.
 
+        A call that fails (a full disk, an interruption) leaves the memory as it was.
+
         Returns
         -------
         The system itself.
@@ -199,7 +201,8 @@ class MemoryModel:
         texts = [text] if isinstance(text, str | Story) else list(text)
         if not texts:
             raise DataError("there is no text to read: the list is empty.")
-        self._go_on(texts, begins=True, progress=progress)
+        with self._all_or_nothing():
+            self._go_on(texts, begins=True, progress=progress)
         return self
 
     def _go_on(
@@ -340,19 +343,41 @@ class MemoryModel:
     @contextmanager
     def branch(self) -> Iterator[MemoryModel]:
         """Whatever is read or generated inside the block is forgotten on leaving it."""
-        rows = list(self.rows)
-        copies = [row.copy() for row in rows]
-        pieces = [list(row) for row in self._pieces]
-        stories = [list(row) for row in self._stories]
+        back = self._way_back()
         self._depth += 1
         try:
             yield self
         finally:
             self._depth -= 1
-            # A reset inside the block has made rows of its own.
+            back()
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """A call that fails half-way (a full disk, an interruption) leaves the last good state.
+
+        Otherwise some layers would have stored what others have not.
+        """
+        back = self._way_back()
+        try:
+            yield
+        except BaseException:
+            back()
+            raise
+
+    def _way_back(self) -> Callable[[], None]:
+        """A function that brings the memory back to what it is now."""
+        rows = list(self.rows)
+        copies = [row.copy() for row in rows]
+        pieces = [list(row) for row in self._pieces]
+        stories = [list(row) for row in self._stories]
+
+        def back() -> None:
+            # A reset in between has made rows of its own.
             self.rows, self._pieces, self._stories = rows, pieces, stories
             for row, copy in zip(rows, copies, strict=True):
                 row.restore(copy)
+
+        return back
 
     def generate(
         self,
@@ -379,9 +404,16 @@ class MemoryModel:
         -------
         The new text, a list of them for a batch.
         """
-        if not keep:
-            with self.branch():
-                return self.generate(prompt, max_new_tokens=max_new_tokens, chat=chat, **options)
+        with self._all_or_nothing() if keep else self.branch():
+            return self._generate(prompt, max_new_tokens, chat, options)
+
+    def _generate(
+        self,
+        prompt: str | Sequence[str],
+        max_new_tokens: int,
+        chat: bool,
+        options: dict[str, Any],
+    ) -> Any:
         for option in ("num_beams", "num_return_sequences"):
             if options.get(option, 1) != 1:
                 raise InputError(
@@ -443,6 +475,8 @@ class MemoryModel:
                         **{name: session.cache},
                     )
                 session.ends = frozenset(ends)
+                if tokenizer.pad_token_id not in ends:
+                    session.pad = tokenizer.pad_token_id
                 output = self.lm.model.generate(
                     ids,
                     attention_mask=mask,
@@ -464,6 +498,8 @@ class MemoryModel:
                     row.closed = False
         new = []
         for row in output[:, longest:].tolist():
+            if session.pad in row:  # what follows a text that a stop string ended
+                row = row[: row.index(session.pad)]
             stop = next((i for i, token in enumerate(row) if token in ends), len(row) - 1)
             new.append(row[: stop + 1])
         return new
@@ -488,16 +524,14 @@ class MemoryModel:
                 "query='chunk' lets later tokens choose what earlier ones see, so the scores "
                 "would not be probabilities; use query='previous', or force=True to have them."
             )
-        if not keep:
-            with self.branch():
-                return self.score(text, keep=True, force=force)
-        before = [len(row.text.ids) for row in self.rows]
-        self._go_on([text] if isinstance(text, str | Story) else list(text))
-        before = before or [0] * len(self.rows)
-        found = [
-            -np.array(row.text.measures["surprisal"][n:], dtype=np.float64)
-            for row, n in zip(self.rows, before, strict=True)
-        ]
+        with self._all_or_nothing() if keep else self.branch():
+            before = [len(row.text.ids) for row in self.rows]
+            self._go_on([text] if isinstance(text, str | Story) else list(text))
+            before = before or [0] * len(self.rows)
+            found = [
+                -np.array(row.text.measures["surprisal"][n:], dtype=np.float64)
+                for row, n in zip(self.rows, before, strict=True)
+            ]
         return found[0] if isinstance(text, str | Story) else found
 
     def describe(self) -> dict[str, Any]:

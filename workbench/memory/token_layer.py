@@ -35,7 +35,6 @@ __all__ = [
 ]
 
 TOKEN_POSITIONS = ("zero", "none")
-TOKEN_JOINS = ("softmax", "gate")
 
 
 @dataclass(frozen=True)

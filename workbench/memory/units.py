@@ -47,10 +47,3 @@ class Units:
     def edges(self) -> NDArray[np.int64]:
         """Starts of all finished units and the end of the last, (n + 1,)."""
         return np.array(self._edges, dtype=np.int64)
-
-    @classmethod
-    def from_edges(cls, edges: NDArray[np.integer]) -> Units:
-        """The reverse of `edges`."""
-        units = cls()
-        units._edges = [int(edge) for edge in edges]
-        return units

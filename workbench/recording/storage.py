@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import io
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from workbench.core.errors import DataError, InputError
+from workbench.core.replacing import replace_folder
 from workbench.core.story import Annotation, Story
 from workbench.core.trace import Trace
 from workbench.recording.lazy import LAZY, chunk_hashes, lazy_variable
@@ -68,9 +68,7 @@ def save_trace(trace: Trace, path: str | Path, overwrite: bool = False) -> Path:
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
         fresh = Path(scratch) / "trace"
         _write(trace, fresh)
-        if target.exists():
-            os.rename(target, Path(scratch) / "old")
-        os.rename(fresh, target)
+        replace_folder(fresh, target)
     return target
 
 

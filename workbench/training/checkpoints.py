@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from workbench.training.decoder import Decoder, DecoderConfig
 __all__ = [
     "load_decoder",
     "optimizer_tensors",
-    "replace_folder",
     "restore_optimizer",
     "save_decoder",
     "shipped",
@@ -125,15 +123,3 @@ def restore_optimizer(
         # Counts of steps stay on the CPU, as optimizers of torch keep them.
         here = value if quantity == "step" else value.to(parameter.device)
         optimizer.state[parameter][quantity] = here
-
-
-def replace_folder(fresh: Path, target: Path) -> None:
-    """Put a finished folder in the place of an older one."""
-    old = target.with_name(target.name + ".old")
-    if old.exists():
-        shutil.rmtree(old)
-    if target.exists():
-        os.replace(target, old)
-    os.replace(fresh, target)
-    if old.exists():
-        shutil.rmtree(old)

@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from workbench.core.checks import check_option, whole_number
 from workbench.core.errors import InputError, MissingDataError
-from workbench.training.checkpoints import optimizer_tensors, replace_folder, restore_optimizer
+from workbench.core.replacing import replace_folder
+from workbench.training.checkpoints import optimizer_tensors, restore_optimizer
 from workbench.training.crossbatch import Probe
 from workbench.training.logs import Log
 from workbench.training.losses import token_loss
