@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from workbench.analysis.distraction import pooled_ratio, ratio_parts
 from workbench.analysis.statistics import percentile_interval
 from workbench.core.checks import whole_number
 from workbench.core.errors import InputError
@@ -42,26 +43,26 @@ def summarise(masses: Masses, *, resamples: int = 1000, seed: int = 0) -> list[d
     Two rows: d, queries, r_d (mean of the ratios of queries, layers and heads), low, high (95 %,
     documents resampled), ratio_of_sums, baseline (1/d), accuracy, documents.
     """
-    rng = np.random.default_rng(seed)
     n = len(masses.own)
-    drawn = rng.integers(n, size=(resamples, n))
     rows = []
     for queries in QUERIES:
-        chosen = masses.answers if queries == "answers" else np.ones_like(masses.answers)
-        weight = chosen[:, None, None, :].astype(np.float64)
-        ratio = masses.own.astype(np.float64) / masses.all
-        heads = masses.own.shape[1] * masses.own.shape[2]
-        sums = (ratio * weight).sum(axis=(1, 2, 3))
-        counts = weight.sum(axis=(1, 2, 3)) * heads
-        low, high = percentile_interval(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
+        chosen = masses.answers[:, None, None, :] if queries == "answers" else None
+
+        def pooled(statistic: str, chosen: Any = chosen) -> list[float]:
+            parts = ratio_parts(masses.own, masses.all, chosen, statistic)
+            top, bottom = (part.sum(axis=(1, 2)) for part in parts)
+            found = pooled_ratio(top, bottom, np.arange(n), draws=resamples, seed=seed)
+            return [float(value) for value in found]
+
+        r_d, low, high = pooled("mean of ratios")
         rows.append(
             {
                 "d": masses.d,
                 "queries": queries,
-                "r_d": sums.sum() / counts.sum(),
+                "r_d": r_d,
                 "low": low,
                 "high": high,
-                "ratio_of_sums": (masses.own * weight).sum() / (masses.all * weight).sum(),
+                "ratio_of_sums": pooled("ratio of sums")[0],
                 "baseline": 1 / masses.d,
                 "accuracy": masses.correct.mean(),
                 "documents": n,
