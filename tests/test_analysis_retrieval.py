@@ -13,7 +13,9 @@ from scipy.stats import spearmanr
 from tiny_lm import tiny_lm
 
 from workbench.analysis.recall.lag import lag_crp
-from workbench.analysis.retrieval import RetrievedEvents, recency, retrieval_lag_crp
+from workbench.analysis.retrieval import RetrievedEvents
+from workbench.analysis.retrieval_lag import retrieval_asymmetry, retrieval_lag_crp
+from workbench.analysis.retrieval_recency import recency
 from workbench.analysis.retrieval_units import (
     layer_overlap,
     overlap_summary,
@@ -85,6 +87,47 @@ def lists_of(events: RetrievedEvents, buffer: str) -> list[tuple[int, int, int, 
 
 seeds = st.integers(0, 10_000)
 buffers = st.sampled_from(["similarity", "contiguity", "both"])
+
+
+@settings(max_examples=15, deadline=None)
+@given(seeds, buffers, st.integers(1, 2))
+def test_asymmetry_is_of_the_mean_curve(seed, buffer, lag):
+    events = retrieved(seed)
+    curve = retrieval_lag_crp(events, buffer=buffer, max_lag=lag, draws=0, resamples=0)
+    mean = curve[curve["layer"] == "all"].set_index("lag")["prob"]
+    found = retrieval_asymmetry(events, buffer=buffer, lag=lag, draws=30, resamples=50)
+    forward, backward = mean[lag], mean[-lag]
+    np.testing.assert_allclose([found["forward"], found["backward"]], [forward, backward])
+    expected = (forward - backward) / (forward + backward) if forward + backward > 0 else np.nan
+    np.testing.assert_allclose(found["asymmetry"], expected)
+    if np.isfinite(found["asymmetry_low"]):
+        assert found["asymmetry_low"] <= found["asymmetry_high"]
+    assert found["n_steps"] == events.retrievals["step"].nunique()
+
+
+def test_asymmetry_tells_forward_recall_from_random():
+    units = [
+        (step, layer, 2 + step % 16 + place)
+        for step in range(40)
+        for layer in range(3)
+        for place in range(4)
+    ]
+    table = pd.DataFrame(
+        {
+            "step": [step for step, _, _ in units],
+            "position": [10 * step for step, _, _ in units],
+            "layer": [layer for _, layer, _ in units],
+            "head": -1,
+            "unit": [unit for _, _, unit in units],
+            "buffer": "similarity",
+            "rank": [k % 4 for k in range(len(units))],
+            "available": 20,
+        }
+    )
+    events = RetrievedEvents.from_table(table, first=2)
+    found = retrieval_asymmetry(events, draws=99, resamples=50)
+    assert (found["forward"], found["backward"], found["asymmetry"]) == (1.0, 0.0, 1.0)
+    assert found["p"] == pytest.approx(2 / 100)
 
 
 @settings(max_examples=25, deadline=None)

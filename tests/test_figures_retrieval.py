@@ -8,8 +8,10 @@ import pytest
 
 from workbench.analysis.recall.curves import lag_curves
 from workbench.analysis.recall.sequences import RecallSequences
-from workbench.analysis.retrieval import RetrievedEvents, recency, retrieval_lag_crp
+from workbench.analysis.retrieval import RetrievedEvents
 from workbench.analysis.retrieval_curve import retrieval_curve
+from workbench.analysis.retrieval_lag import retrieval_lag_crp
+from workbench.analysis.retrieval_recency import recency
 from workbench.analysis.retrieval_units import layer_overlap
 from workbench.core.errors import InputError, MissingDataError
 from workbench.figures.recall import figure_lag

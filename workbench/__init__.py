@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from workbench.analysis.recall.temporal import temporal_factor
     from workbench.analysis.recall_predictors import recall_table
     from workbench.analysis.recall_regression import recall_regression
-    from workbench.analysis.retrieval import RetrievedEvents, retrieval_lag_crp
+    from workbench.analysis.retrieval import RetrievedEvents
     from workbench.analysis.retrieval_curve import retrieval_curve
+    from workbench.analysis.retrieval_lag import retrieval_lag_crp
+    from workbench.analysis.retrieval_recency import recency
     from workbench.analysis.story_recall import story_recall
     from workbench.analysis.table2 import table2
     from workbench.comparison.compare import compare
@@ -128,10 +130,11 @@ _HOME = {
     "recall_regression": "workbench.analysis.recall_regression",
     "recall_summary": "workbench.analysis.recall.summary",
     "recall_table": "workbench.analysis.recall_predictors",
+    "recency": "workbench.analysis.retrieval_recency",
     "record": "workbench.recording.record",
     "refine": "workbench.events.refinement",
     "retrieval_curve": "workbench.analysis.retrieval_curve",
-    "retrieval_lag_crp": "workbench.analysis.retrieval",
+    "retrieval_lag_crp": "workbench.analysis.retrieval_lag",
     "run_grid": "workbench.tasks.grid",
     "segment": "workbench.events.methods",
     "serial_position": "workbench.analysis.recall.serial",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from workbench.analysis.recall.curves import CURVE_COLUMNS
-from workbench.analysis.retrieval import RetrievedEvents, retrieval_lag_crp
+from workbench.analysis.retrieval import RetrievedEvents
+from workbench.analysis.retrieval_lag import retrieval_lag_crp
 from workbench.core.checks import plural
 from workbench.core.errors import InputError
 

@@ -298,11 +298,8 @@ def _read(
 
 def _recall(system: Any, seed: int) -> dict[str, Any]:
     """What was recalled; None throughout where nothing was."""
-    from workbench.analysis.retrieval import (
-        RetrievedEvents,
-        retrieval_asymmetry,
-        retrieval_lag_crp,
-    )
+    from workbench.analysis.retrieval import RetrievedEvents
+    from workbench.analysis.retrieval_lag import retrieval_asymmetry, retrieval_lag_crp
     from workbench.analysis.retrieval_units import unit_recall
 
     names = ("forward", "backward", "asymmetry", "asymmetry_low", "asymmetry_high")
