@@ -127,7 +127,7 @@ def test_asymmetry_tells_forward_recall_from_random():
     events = RetrievedEvents.from_table(table, first=2)
     found = retrieval_asymmetry(events, draws=99, resamples=50)
     assert (found["forward"], found["backward"], found["asymmetry"]) == (1.0, 0.0, 1.0)
-    assert found["p"] == pytest.approx(2 / 100)
+    assert found["p"] == pytest.approx(1 / 100)  # the least there is with 99 draws
 
 
 @settings(max_examples=25, deadline=None)
