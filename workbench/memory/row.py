@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from workbench.memory.forming import EventFormer, Forming
-from workbench.memory.layer import LayerMemory, LayerShape
+from workbench.memory.kept import LayerShape
+from workbench.memory.layer import LayerMemory
 from workbench.memory.log import RetrievalLog
 from workbench.memory.rotation import Rotation
 from workbench.memory.settings import Settings

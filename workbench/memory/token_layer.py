@@ -13,7 +13,8 @@ from torch import Tensor
 from workbench.core.checks import check_option, whole_number
 from workbench.core.errors import DiskSpaceError, InputError
 from workbench.memory.attend import Near, attend
-from workbench.memory.layer import LayerMemory, LayerShape
+from workbench.memory.kept import LayerShape
+from workbench.memory.layer import LayerMemory
 from workbench.memory.log import RetrievalLog
 from workbench.memory.near import NearTokens
 from workbench.memory.rotation import Rotation
