@@ -166,3 +166,13 @@ def test_footnote_adds_its_height_and_escapes():
     assert fig.layout.height - 300 == pytest.approx(fig.layout.margin.b - 40)
     assert "<b>" not in fig.layout.annotations[0].text
     assert add_footnote(figure()).layout.height == 300
+
+
+def test_memory_systems_are_told_apart_from_each_other_and_from_methods():
+    from workbench.memory.named import SYSTEMS
+
+    codes = [*SYSTEMS, "emllm-SM", "emllm-S+C", "emllm-SC", "emllm-F:64", *PAPER, "F:64"]
+    codes = list(dict.fromkeys(codes))
+    styles = {code: method_style(code) for code in codes}
+    assert len(set(styles.values())) == len(codes)
+    assert styles["emllm-SM+C"].colour == styles["SM"].colour

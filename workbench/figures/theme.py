@@ -63,6 +63,14 @@ _COLOURS = {
     "V": "#AA4499",
 }
 _SPARE = ("#332288", "#999933", "#44AA99", "#882255", "#117733", "#AA4499")
+_SYSTEMS = {
+    "infllm": ("#D55E00", "1px,2px", "square-open"),
+    "window": ("#7F7F7F", "4px,3px", "x"),
+    "full": ("#000000", "solid", "cross"),
+    "fot": ("#332288", "1px,2px", "hexagon-open"),
+    "longllama": ("#882255", "1px,2px", "pentagon-open"),
+    "mt": ("#999933", "1px,2px", "star-open"),
+}
 _PROPOSALS = {
     "R": "random",
     "F": "fixed length",
@@ -157,8 +165,14 @@ def method_style(code: str) -> MethodStyle:
 
     The eight codes of EM-LLM have colours of their own. Another refinement of a known proposal
     takes the proposal's colour and its own dash and marker; a code with an argument ("F:64") or
-    an unknown one takes them from a checksum of its name, so that it never changes either.
+    an unknown one takes them from a checksum of its name, so that it never changes either. Memory
+    systems have the colour of the method that forms their events, dotted, with open markers.
     """
+    code = str(code)
+    if code.startswith("emllm-"):
+        return _memory_style(code.removeprefix("emllm-"))
+    if code in _SYSTEMS:
+        return MethodStyle(*_SYSTEMS[code])
     proposal, refinement, argument = _split(code)
     base = proposal + refinement
     number = zlib.crc32(str(code).encode())
@@ -169,6 +183,13 @@ def method_style(code: str) -> MethodStyle:
         dash = ("8px,2px", "2px,2px", "8px,2px,2px,2px")[number % 3]
         symbol = ("pentagon", "hexagon", "star", "cross", "bowtie")[number % 5]
     return MethodStyle(colour, dash, symbol)
+
+
+def _memory_style(method: str) -> MethodStyle:
+    code, _, buffer = method.partition("+")
+    style = method_style(code)
+    dash = "6px,2px,1px,2px,1px,2px" if buffer else "1px,2px"
+    return MethodStyle(style.colour, dash, f"{style.symbol}-open" + ("-dot" if buffer else ""))
 
 
 def method_order(codes: Iterable[str]) -> list[str]:
